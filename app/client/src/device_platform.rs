@@ -4,7 +4,7 @@
 use crate::deferred_tasks::Call;
 use crate::progress_thread_state::Progress;
 use omniverb_device::send_work_request::Destination;
-use omniverb_device::{AsyncEvent, Forgiven, Host};
+use omniverb_device::{AsyncEvent, Host, ToleratedMismatch};
 use omniverb_ring::{UserMemory, Window};
 use omniverb_terms::{Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
@@ -51,7 +51,7 @@ pub(crate) fn explanations() -> Option<ExplanationSink> {
 }
 
 /// Receives what is not forgiven: the requester's queue pair, and what.
-pub type StrictSink = fn(Qpn, Forgiven);
+pub type StrictSink = fn(Qpn, ToleratedMismatch);
 
 static STRICT: OnceLock<StrictSink> = OnceLock::new();
 
@@ -120,7 +120,7 @@ impl Host for ProcessHost {
         STRICT.get().is_some()
     }
 
-    fn forgiven(&self, qpn: Qpn, what: Forgiven) {
+    fn forgiven(&self, qpn: Qpn, what: ToleratedMismatch) {
         if let Some(hears) = STRICT.get() {
             hears(qpn, what);
         }

@@ -2,7 +2,7 @@
 
 use crate::errno_conversion::errno_of;
 use omniverb_device::FarEnd;
-use omniverb_device::doorbell::Bell;
+use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_link::Doorbell;
 use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{DoorbellPage, Window};
@@ -45,7 +45,7 @@ pub(crate) type BellName = (u64, u64);
 /// What we share with one peer process.
 struct Record {
     /// Our page, which the peer rings.
-    bell: Arc<Bell>,
+    bell: Arc<PeerDoorbell>,
     /// The peer's page, which we ring.
     peer: Arc<PeerBell>,
     /// The name of our page for our sleep; `None` while it has no links: then no peer is to wake
@@ -116,7 +116,7 @@ impl Bells {
         &self,
         name: BellName,
         (memory, side): (&Extent<OwnedFd>, usize),
-        bell: Arc<Bell>,
+        bell: Arc<PeerDoorbell>,
         peer: Arc<PeerBell>,
         far_end: FarEnd,
     ) {
@@ -127,14 +127,14 @@ impl Bells {
     }
 
     /// It is over.
-    fn end(&self, mut record: Record, sleep: &Sleeper) -> Arc<Bell> {
+    fn end(&self, mut record: Record, sleep: &Sleeper) -> Arc<PeerDoorbell> {
         record.hear_no_more(sleep);
         record.told_as.into_iter().for_each(|number| self.life.forget(number));
         record.bell
     }
 
     /// Our end and the peer's.
-    pub(crate) fn get(&self, name: BellName) -> Option<(Arc<Bell>, Arc<PeerBell>)> {
+    pub(crate) fn get(&self, name: BellName) -> Option<(Arc<PeerDoorbell>, Arc<PeerBell>)> {
         let list = lock(&self.list);
         list.get(&name).map(|record| (record.bell.clone(), record.peer.clone()))
     }
@@ -148,7 +148,7 @@ impl Bells {
 
     /// Doorbells with links are to wake us, those without no more. Takes those out that are of a
     /// daemon that is gone and have none: their peers' end will not be told.
-    pub(crate) fn review(&self, sleep: &Sleeper) -> Vec<Arc<Bell>> {
+    pub(crate) fn review(&self, sleep: &Sleeper) -> Vec<Arc<PeerDoorbell>> {
         let era = self.era();
         let mut list = lock(&self.list);
         let over = list.extract_if(|(of, _), record| {
@@ -169,7 +169,7 @@ impl Bells {
     }
 
     /// Takes the one with this name out: its peer is gone.
-    pub(crate) fn remove(&self, name: BellName, sleep: &Sleeper) -> Option<Arc<Bell>> {
+    pub(crate) fn remove(&self, name: BellName, sleep: &Sleeper) -> Option<Arc<PeerDoorbell>> {
         let record = lock(&self.list).remove(&name)?;
         Some(self.end(record, sleep))
     }
@@ -181,7 +181,7 @@ impl Bells {
     }
 
     /// Takes all out that the engine rang.
-    pub(crate) fn remove_engines(&self, sleep: &Sleeper) -> Vec<Arc<Bell>> {
+    pub(crate) fn remove_engines(&self, sleep: &Sleeper) -> Vec<Arc<PeerDoorbell>> {
         let mut list = lock(&self.list);
         let dead = list.extract_if(|_, record| record.far_end == FarEnd::Engine);
         let dead: Vec<_> = dead.map(|(_, record)| record).collect();

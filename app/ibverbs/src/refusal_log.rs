@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use omniverb_client::Besides;
-use omniverb_device::{Forgiven, PostFault, status};
+use omniverb_device::{PostFault, ToleratedMismatch, status};
 use omniverb_sys::refusal_log::{is_wanted, line};
 use omniverb_terms::{Errno, Qpn};
 
@@ -110,26 +110,26 @@ pub(crate) fn explained(qpn: Qpn, what: &str) {
 
 /// A request of a queue pair does not pass, since direct links are strict: says why, once for each
 /// kind of reason.
-pub(crate) fn forgiven(qpn: Qpn, what: Forgiven) {
+pub(crate) fn forgiven(qpn: Qpn, what: ToleratedMismatch) {
     static SAID: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
     let kind = match what {
-        Forgiven::Psn { .. } => 0,
-        Forgiven::PathMtu { .. } => 1,
-        Forgiven::RdAtomic { .. } => 2,
+        ToleratedMismatch::Psn { .. } => 0,
+        ToleratedMismatch::PathMtu { .. } => 1,
+        ToleratedMismatch::RdAtomic { .. } => 2,
     };
     if SAID[kind].swap(true, Ordering::Relaxed) {
         return;
     }
     let qpn = qpn.0;
     match what {
-        Forgiven::Psn { ours, theirs } => line(format_args!(
+        ToleratedMismatch::Psn { ours, theirs } => line(format_args!(
             "strict: queue pair {qpn} begins with sq_psn {ours}, and its peer's rq_psn is {theirs}"
         )),
-        Forgiven::PathMtu { ours, theirs } => line(format_args!(
+        ToleratedMismatch::PathMtu { ours, theirs } => line(format_args!(
             "strict: queue pair {qpn} has a path_mtu of {ours} bytes, and its peer of {theirs}: \
              messages of several packets do not pass"
         )),
-        Forgiven::RdAtomic { ours, theirs } => line(format_args!(
+        ToleratedMismatch::RdAtomic { ours, theirs } => line(format_args!(
             "strict: queue pair {qpn} has max_rd_atomic {ours}, and its peer max_dest_rd_atomic \
              {theirs}"
         )),

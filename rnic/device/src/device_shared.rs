@@ -6,16 +6,16 @@ use crate::limits::{LOOK_LATER, QP_SLOTS};
 use crate::memory_region::Regions;
 use crate::platform::Host;
 use crate::qp::Qp;
-use crate::resident_pages::Toll;
+use crate::resident_pages::ResidencyGeneration;
 use crate::spin_lock::lock;
-use crate::weak_list::Weaks;
+use crate::weak_list::WeakList;
 use omniverb_link::PeerPageAccess;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Counts what the application has taken back by polling; see [`crate::receive_ring`].
 #[derive(Default)]
-pub(crate) struct Released {
+pub(crate) struct PolledPositions {
     /// Position behind the last send whose completion was polled.
     pub(crate) sends: AtomicU64,
     /// Receives whose completions were polled.
@@ -38,10 +38,10 @@ pub struct Shared {
     /// Bells of all peer processes, by which they announce news.
     pub bells: BellSource,
     /// How far the process has gone through pages of peers.
-    toll: Toll,
-    released: Box<[Released]>,
+    toll: ResidencyGeneration,
+    released: Box<[PolledPositions]>,
     free_slots: Mutex<Vec<u32>>,
-    cqs: Mutex<Weaks<Cq>>,
+    cqs: Mutex<WeakList<Cq>>,
     /// QPs with timers or blocked sends: looked after in every turn of the progress thread.
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that a turn is to look at once.
@@ -59,8 +59,8 @@ impl Shared {
             regions: Regions::default(),
             host,
             bells: BellSource::default(),
-            toll: Toll::default(),
-            released: (0..QP_SLOTS).map(|_| Released::default()).collect(),
+            toll: ResidencyGeneration::default(),
+            released: (0..QP_SLOTS).map(|_| PolledPositions::default()).collect(),
             free_slots: Mutex::new((0..QP_SLOTS as u32).rev().collect()),
             cqs: Mutex::default(),
             waiting: Mutex::default(),
@@ -85,19 +85,19 @@ impl Shared {
 
     /// What the application took back of the QP or SRQ with this slot.
     #[inline(always)]
-    pub(crate) fn released(&self, slot: u32) -> &Released {
+    pub(crate) fn released(&self, slot: u32) -> &PolledPositions {
         &self.released[slot as usize]
     }
 
     /// The same, of a number that may be none of ours: it was in memory of the program.
     #[inline(always)]
-    pub(crate) fn find_released(&self, slot: u32) -> Option<&Released> {
+    pub(crate) fn find_released(&self, slot: u32) -> Option<&PolledPositions> {
         self.released.get(slot as usize)
     }
 
     /// How far the process has gone through pages of peers.
     #[inline(always)]
-    pub(crate) fn toll(&self) -> &Toll {
+    pub(crate) fn toll(&self) -> &ResidencyGeneration {
         &self.toll
     }
 

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Our page of the bell that we share with one peer process, and which link is which bit of its
 /// ready map.
-pub struct Bell {
+pub struct PeerDoorbell {
     /// Our page: the peer marks in it which links have news, we whether we want to be woken.
     pub page: DoorbellPage<Window>,
     links: Mutex<HashMap<u32, (Weak<Qp>, usize)>>,
 }
 
-impl Bell {
+impl PeerDoorbell {
     /// A bell without links.
-    pub fn new(page: DoorbellPage<Window>) -> Arc<Bell> {
-        Arc::new(Bell { page, links: Mutex::default() })
+    pub fn new(page: DoorbellPage<Window>) -> Arc<PeerDoorbell> {
+        Arc::new(PeerDoorbell { page, links: Mutex::default() })
     }
 
     /// Bit `slot` stands for link `index` of `qp`.
@@ -57,19 +57,19 @@ impl Bell {
 #[derive(Default)]
 pub struct BellSource {
     generation: AtomicU64,
-    list: Mutex<Arc<[Arc<Bell>]>>,
+    list: Mutex<Arc<[Arc<PeerDoorbell>]>>,
 }
 
 impl BellSource {
     /// One more bell of the process; polls look at it from the next time on.
-    pub fn add(&self, bell: Arc<Bell>) {
+    pub fn add(&self, bell: Arc<PeerDoorbell>) {
         let mut list = lock(&self.list);
         *list = list.iter().cloned().chain([bell]).collect();
         self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Removes a bell: its peer is gone.
-    pub fn remove(&self, bell: &Arc<Bell>) {
+    pub fn remove(&self, bell: &Arc<PeerDoorbell>) {
         let mut list = lock(&self.list);
         *list = list.iter().filter(|other| !Arc::ptr_eq(other, bell)).cloned().collect();
         self.generation.fetch_add(1, Ordering::Release);
@@ -93,7 +93,7 @@ impl BellSource {
     }
 
     /// All bells as they are now; it is not changed any more.
-    pub fn all(&self) -> Arc<[Arc<Bell>]> {
+    pub fn all(&self) -> Arc<[Arc<PeerDoorbell>]> {
         lock(&self.list).clone()
     }
 }

@@ -29,21 +29,21 @@ pub struct Region {
     /// The memory itself, in this process.
     pub memory: UserMemory,
     /// What was moved by mediation, and may therefore be mapped.
-    pub moved: Moved,
+    pub moved: MovedBytes,
     /// In what it differs from most.
-    pub extras: Extras,
+    pub extras: RegionKind,
 }
 
 /// Says whether memory is there.
-pub type Look = fn(UserMemory) -> bool;
+pub type PresenceCheck = fn(UserMemory) -> bool;
 
 /// In what a region differs from others.
 #[derive(Debug, Default)]
-pub struct Extras {
+pub struct RegionKind {
     /// Every address is one of it: what is read and written there is nothing.
     pub is_everywhere: bool,
     /// Its memory comes and goes: what an access touches must be there.
-    pub looks: Option<Look>,
+    pub looks: Option<PresenceCheck>,
     /// The region that it is a window on.
     pub(crate) part_of: Option<Arc<Region>>,
     /// The queue pair whose peers may use it; `None`: all of the protection domain.
@@ -52,23 +52,23 @@ pub struct Extras {
     pub(crate) windows: AtomicU32,
 }
 
-impl Extras {
+impl RegionKind {
     /// Of a region whose memory comes and goes.
-    pub fn looking(look: Look) -> Extras {
-        Extras { looks: Some(look), ..Extras::default() }
+    pub fn looking(look: PresenceCheck) -> RegionKind {
+        RegionKind { looks: Some(look), ..RegionKind::default() }
     }
 
     /// Of a region to which every address belongs.
-    pub fn everywhere() -> Extras {
-        Extras { is_everywhere: true, ..Extras::default() }
+    pub fn everywhere() -> RegionKind {
+        RegionKind { is_everywhere: true, ..RegionKind::default() }
     }
 }
 
 /// Bytes of a region that peers have moved through its owner, or that the owner has sent on copies.
 #[derive(Debug, Default)]
-pub struct Moved(AtomicU64);
+pub struct MovedBytes(AtomicU64);
 
-impl Moved {
+impl MovedBytes {
     /// As many as were noted. Some may be missing if several threads noted some at once.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -347,8 +347,8 @@ mod tests {
             access: 0,
             iova: 0,
             memory: UserMemory::EMPTY,
-            moved: Moved::default(),
-            extras: Extras::default(),
+            moved: MovedBytes::default(),
+            extras: RegionKind::default(),
         })
     }
 

@@ -7,7 +7,7 @@
 //! pair executes: from the moment a key has ended nothing passes.
 
 use crate::limits::WINDOWS_MAX;
-use crate::memory_region::{Extras, Region, Regions, Window, WindowTable, WindowType, write};
+use crate::memory_region::{Region, RegionKind, Regions, Window, WindowTable, WindowType, write};
 use crate::spin_lock::lock;
 use crate::verbs_constants::access;
 use omniverb_terms::{Lkey, Qpn, Rkey};
@@ -137,11 +137,11 @@ impl Regions {
             iova: if zero_based { 0 } else { bind.address },
             memory,
             moved: Default::default(),
-            extras: Extras {
+            extras: RegionKind {
                 looks: whole.extras.looks,
                 part_of: Some(whole),
                 only,
-                ..Extras::default()
+                ..RegionKind::default()
             },
         }))
     }
@@ -225,7 +225,7 @@ mod tests {
                 iova: 0x10000,
                 memory,
                 moved: Default::default(),
-                extras: Extras::default(),
+                extras: RegionKind::default(),
             })
         });
         regions.insert(region.clone());

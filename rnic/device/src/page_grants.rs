@@ -7,7 +7,7 @@
 
 use crate::limits::{DETOURS_MAX, EXTENTS_MAX, GRANTS_MAX, MEDIATED_MAX, PAGE_BYTES};
 use crate::platform::Host;
-use crate::resident_pages::{Pages, Toll};
+use crate::resident_pages::{Pages, ResidencyGeneration};
 use omniverb_link::page_grant_pacing::{Advice, Pace};
 use omniverb_ring::Window;
 use omniverb_terms::Rkey;
@@ -228,7 +228,7 @@ impl Grants {
     #[inline(always)]
     pub(crate) fn at_hand(
         &mut self,
-        (toll, host): (&Toll, &dyn Host),
+        (toll, host): (&ResidencyGeneration, &dyn Host),
         place: ExtentOffset,
         length: usize,
     ) -> Option<(&Window, usize)> {

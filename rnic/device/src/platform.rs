@@ -43,7 +43,7 @@ impl AsyncEvent {
 /// What a direct link does not mind and a wire would. `ours` is the requester's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // of each side
-pub enum Forgiven {
+pub enum ToleratedMismatch {
     /// The requester does not begin with the PSN that the responder expects.
     Psn { ours: Psn, theirs: Psn },
     /// Messages are cut into packets of other lengths, in bytes.
@@ -74,7 +74,7 @@ pub trait Host: Send + Sync {
         false
     }
     /// A request of a queue pair does not pass, since the device is strict.
-    fn forgiven(&self, _qpn: Qpn, _what: Forgiven) {}
+    fn forgiven(&self, _qpn: Qpn, _what: ToleratedMismatch) {}
     /// Copies on a peer's behalf from memory of ours to as much of the program's, the last eight
     /// bytes last. False: some of it may not be written, or is gone. The program answers for what
     /// it does with its pages, but not to a peer: there is no signal.

@@ -7,7 +7,7 @@
 //! paid for, however many queue pairs there are.
 
 use crate::spin_lock::lock;
-use crate::weak_list::Weaks;
+use crate::weak_list::WeakList;
 use omniverb_terms::Lkey;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub(crate) struct Readers {
     /// Moves with every removal, with the list locked: cached look-ups are void then.
     generation: AtomicU64,
     /// Users that have looked something up in this generation.
-    list: Mutex<Weaks<dyn UsesRegions>>,
+    list: Mutex<WeakList<dyn UsesRegions>>,
     /// Held until those of earlier generations have finished: a thread that is not in the list any
     /// more has.
     finishing: Mutex<()>,

@@ -18,13 +18,13 @@ const FEW: usize = 64;
 
 /// The queue pairs of one region, by their addresses.
 #[derive(Default)]
-struct List {
+struct RegionQueuePairs {
     users: HashMap<usize, Weak<dyn UsesRegions>>,
     /// The length at which those that are gone are swept out.
     full: usize,
 }
 
-impl List {
+impl RegionQueuePairs {
     fn add(&mut self, user: &Weak<dyn UsesRegions>) {
         self.users.entry(user.as_ptr().addr()).or_insert_with(|| user.clone());
         if self.users.len() >= self.full.max(FEW) {
@@ -41,7 +41,7 @@ pub(crate) struct RegionReceivers {
     is_enabled: AtomicBool,
     /// All receives that were posted before are in them.
     is_complete: AtomicBool,
-    lists: Mutex<HashMap<Lkey, List>>,
+    lists: Mutex<HashMap<Lkey, RegionQueuePairs>>,
 }
 
 impl RegionReceivers {

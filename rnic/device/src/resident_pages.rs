@@ -17,12 +17,12 @@ const AT_ONCE: usize = 512;
 
 /// How far all QPs of a process have gone; when it was too far, everything is asked for anew.
 #[derive(Default)]
-pub(crate) struct Toll {
+pub(crate) struct ResidencyGeneration {
     generation: AtomicU32,
     gone: AtomicUsize,
 }
 
-impl Toll {
+impl ResidencyGeneration {
     fn pay(&self, pages: usize) {
         if self.gone.fetch_add(pages, Ordering::Relaxed) + pages >= PAGES_BELIEVED {
             self.gone.store(0, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Pages {
     #[inline(always)]
     pub(crate) fn at_hand(
         &mut self,
-        (toll, host): (&Toll, &dyn Host),
+        (toll, host): (&ResidencyGeneration, &dyn Host),
         window: &Window,
         offset: usize,
         length: usize,
@@ -89,7 +89,7 @@ impl Pages {
     #[inline(never)]
     fn look(
         &mut self,
-        (toll, host): (&Toll, &dyn Host),
+        (toll, host): (&ResidencyGeneration, &dyn Host),
         window: &Window,
         (first, last): (usize, usize),
     ) -> bool {

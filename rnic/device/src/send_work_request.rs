@@ -39,7 +39,7 @@ pub struct SendWork<'a> {
     /// XRC: the shared receive queue of the peer's that it is for.
     pub srq: u32,
     /// UD: where to; `None` for the others.
-    pub to: Option<Addressee>,
+    pub to: Option<DatagramAddress>,
     /// What is sent, or where what is fetched goes to.
     pub data: Data<'a>,
 }
@@ -79,7 +79,7 @@ pub(crate) fn flushes(swap: u64) -> Option<(Placement, Selectivity)> {
 
 /// The destination of a datagram, and its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addressee {
+pub struct DatagramAddress {
     /// The queue pair, and by which of our addresses.
     pub destination: Destination,
     /// What that expects datagrams to know; bit 31: take the sender's own.

@@ -8,19 +8,19 @@ const FEW: usize = 64;
 
 /// Objects that are not kept alive, as they were added.
 #[derive(Debug)]
-pub(crate) struct Weaks<T: ?Sized> {
+pub(crate) struct WeakList<T: ?Sized> {
     list: Vec<Weak<T>>,
     /// The length at which what is gone is swept out.
     full: usize,
 }
 
-impl<T: ?Sized> Default for Weaks<T> {
+impl<T: ?Sized> Default for WeakList<T> {
     fn default() -> Self {
         Self { list: Vec::new(), full: FEW }
     }
 }
 
-impl<T: ?Sized> Weaks<T> {
+impl<T: ?Sized> WeakList<T> {
     /// Adds an object, at the same cost however many there are.
     pub(crate) fn add(&mut self, one: &Arc<T>) {
         self.add_weak(Arc::downgrade(one));
@@ -58,7 +58,7 @@ mod tests {
 
     /// How many entries were looked at while so many were made, and ended by the other argument.
     fn looks(count: usize, keep: impl Fn(usize) -> bool) -> (usize, usize) {
-        let (mut list, mut kept, mut looks) = (Weaks::default(), Vec::new(), 0);
+        let (mut list, mut kept, mut looks) = (WeakList::default(), Vec::new(), 0);
         for number in 0..count {
             let one = Arc::new(number);
             let before = list.full;

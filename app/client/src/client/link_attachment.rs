@@ -4,7 +4,7 @@ use super::Client;
 use crate::memory_from_daemon;
 use crate::message_descriptors::{Delivered, LinkFiles};
 use crate::peer_doorbells::{BELL_BYTES, Bells, PeerBell};
-use omniverb_device::doorbell::Bell;
+use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;
@@ -107,7 +107,7 @@ impl Bells {
             both.part(side as usize * bytes, bytes).map(DoorbellPage::new).ok_or(Errno::EPROTO)
         };
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
-        let bell = Bell::new(page(ready.bell_side)?);
+        let bell = PeerDoorbell::new(page(ready.bell_side)?);
         let peer = PeerBell::new(page(peer_side)?);
         shared.bells.add(bell.clone());
         let ours = (memory, ready.bell_side as usize);

@@ -3,7 +3,7 @@
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
 use omniverb_device::memory_region::{NO_RKEY, Regions};
-use omniverb_device::{Extras, Region, WindowType, access};
+use omniverb_device::{Region, RegionKind, WindowType, access};
 use omniverb_session::Message;
 use omniverb_session::body::{DeregMr, MrRegistered, RegMr};
 use omniverb_terms::{Errno, Lkey, Rkey};
@@ -25,7 +25,7 @@ pub struct Wish {
     /// `IBV_ACCESS_*`.
     pub access: u32,
     /// In what it differs from most.
-    pub extras: Extras,
+    pub extras: RegionKind,
 }
 
 impl Wish {

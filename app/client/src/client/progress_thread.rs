@@ -9,7 +9,7 @@
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
-use omniverb_device::background_progress::Turn;
+use omniverb_device::background_progress::ProgressReport;
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::sync::{Arc, Weak};
@@ -87,7 +87,7 @@ fn run(client: &Weak<Client>) {
         if !turn.is_polled && client.shared.bells.want_kicks() {
             // A peer that rang just before that left no kick.
             let again = client.shared.progress();
-            turn = Turn { is_busy: turn.is_busy | again.is_busy, ..again };
+            turn = ProgressReport { is_busy: turn.is_busy | again.is_busy, ..again };
         }
         deadline = turn.deadline;
         quiet = if active || turn.is_busy { 0 } else { quiet + 1 };

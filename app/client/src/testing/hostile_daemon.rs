@@ -11,7 +11,7 @@ use crate::{Client, Wish};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_flags;
 use omniverb_device::{
-    Cq, Data, Domain, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Signaling, Wc,
+    Cq, Data, Domain, Qp, QpAttributes, QpMask, QpSpec, RegionKind, SendWork, Sge, Signaling, Wc,
     access,
 };
 use omniverb_link::layout;
@@ -186,7 +186,7 @@ impl Process {
         let access = access::LOCAL_WRITE | access::REMOTE;
         // Another address than the real one: its pages are not to be moved.
         let iova = at as u64 + (1 << 40);
-        let extras = Extras::default();
+        let extras = RegionKind::default();
         let wish = Wish { pd: PD, address: at, length: BYTES, iova, access, extras };
         // SAFETY: leaked, so mapped for ever.
         let region = unsafe { client.register(wish) }.ok()?;

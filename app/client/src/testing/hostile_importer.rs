@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use crate::verbs_import::{Device, Exported, Exporter, Importer, Line, Owner, Service};
-use omniverb_device::{Extras, Region, Shared, access};
+use omniverb_device::{Region, RegionKind, Shared, access};
 use omniverb_session::verbs_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Lkey, Rkey};
@@ -75,7 +75,7 @@ impl Exported for Process {
             iova: 0,
             memory,
             moved: Default::default(),
-            extras: Extras::default(),
+            extras: RegionKind::default(),
         };
         Ok((Arc::new(region), Rkey(1)))
     }

@@ -2,7 +2,7 @@
 
 use super::exporter_connection::{Ends, Line};
 use omniverb_device::memory_region::NO_RKEY;
-use omniverb_device::{Extras, Region, access};
+use omniverb_device::{Region, RegionKind, access};
 use omniverb_ring::Window;
 use omniverb_session::verbs_import::{self, Notice};
 use omniverb_sys::{Access, clock};
@@ -93,7 +93,7 @@ impl ImportedRegion {
             memory: crate::application_memory::mapped(&window, at, answer.length as usize)
                 .ok_or(Errno::EPROTO)?,
             moved: Default::default(),
-            extras: Extras::default(),
+            extras: RegionKind::default(),
         });
         regions.insert(region.clone());
         drop(device);

@@ -6,7 +6,7 @@ use omniverb_abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
 use omniverb_device::send_work_request::Destination;
-use omniverb_device::{Addressee, GlobalRoute};
+use omniverb_device::{DatagramAddress, GlobalRoute};
 use omniverb_terms::{Errno, Gid, Qkey, Qpn};
 
 use super::context::ContextShell;
@@ -38,9 +38,9 @@ impl AhShell {
 impl AhShell {
     /// A datagram by way of it, to this queue pair.
     #[inline(always)]
-    pub(super) fn leads_to(&self, qpn: Qpn, qkey: Qkey) -> Addressee {
+    pub(super) fn leads_to(&self, qpn: Qpn, qkey: Qkey) -> DatagramAddress {
         let destination = Destination { dgid: self.dgid, sgid: self.sgid, qpn };
-        Addressee { destination, qkey, route: self.route }
+        DatagramAddress { destination, qkey, route: self.route }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_abi::*;
-use omniverb_device::{AttachError, COUNTER_MAX, Counter, Counts, Tally, counted};
+use omniverb_device::{AttachError, COUNTER_MAX, CountedUnit, Counter, CounterValue, counted};
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -69,8 +69,8 @@ pub unsafe extern "C" fn ov_ibv_create_comp_cntr(
     // SAFETY: the caller's promise.
     let (asked, place) = unsafe { (*attributes, ContextShell::of(context)) };
     let counts = match asked.r#type {
-        IBV_COMP_CNTR_TYPE_WRS => Counts::Requests,
-        IBV_COMP_CNTR_TYPE_BYTES => Counts::Bytes,
+        IBV_COMP_CNTR_TYPE_WRS => CountedUnit::Requests,
+        IBV_COMP_CNTR_TYPE_BYTES => CountedUnit::Bytes,
         _ => return null(Errno::EOPNOTSUPP),
     };
     if asked.comp_mask != 0 || asked.flags != 0 {
@@ -153,7 +153,7 @@ unsafe fn is_ours(counter: *mut ibv_comp_cntr) -> bool {
 
 /// # Safety
 /// `counter` is live, `value` may be written to.
-unsafe fn read(counter: *mut ibv_comp_cntr, value: *mut u64, tally: Tally) -> c_int {
+unsafe fn read(counter: *mut ibv_comp_cntr, value: *mut u64, tally: CounterValue) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         if !is_ours(counter) {
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn ov_ibv_read_comp_cntr(
     value: *mut u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { read(counter, value, Tally::Successes) }
+    unsafe { read(counter, value, CounterValue::Successes) }
 }
 
 /// How many requests have failed or were flushed. Serves queue pairs, too.
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn ov_ibv_read_err_comp_cntr(
     value: *mut u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { read(counter, value, Tally::Failures) }
+    unsafe { read(counter, value, CounterValue::Failures) }
 }
 
 /// Sets what has succeeded.
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ov_ibv_read_err_comp_cntr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_set_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { shell(counter).of.set(Tally::Successes, value) };
+    unsafe { shell(counter).of.set(CounterValue::Successes, value) };
     0
 }
 
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn ov_ibv_set_err_comp_cntr(
     value: u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { shell(counter).of.set(Tally::Failures, value) };
+    unsafe { shell(counter).of.set(CounterValue::Failures, value) };
     0
 }
 
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn ov_ibv_set_err_comp_cntr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_inc_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { shell(counter).of.add(Tally::Successes, amount) };
+    unsafe { shell(counter).of.add(CounterValue::Successes, amount) };
     0
 }
 
@@ -236,6 +236,6 @@ pub unsafe extern "C" fn ov_ibv_inc_err_comp_cntr(
     amount: u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { shell(counter).of.add(Tally::Failures, amount) };
+    unsafe { shell(counter).of.add(CounterValue::Failures, amount) };
     0
 }

@@ -9,7 +9,7 @@ use omniverb_abi::{
     ibv_pd,
 };
 use omniverb_client::{Client, ImportedRegion, Wish, lock};
-use omniverb_device::{Extras, access};
+use omniverb_device::{RegionKind, access};
 use omniverb_ring::UserMemory;
 use omniverb_session::verbs_import;
 use omniverb_sys::{memory_probe, page_protection::Needs};
@@ -79,8 +79,8 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
     }
     let on_demand = access & access::ON_DEMAND != 0;
     let extras = match on_demand {
-        true => Extras::looking(is_there),
-        false => Extras::default(),
+        true => RegionKind::looking(is_there),
+        false => RegionKind::default(),
     };
     let access = access & !(access::ZERO_BASED | IBV_ACCESS_HUGETLB);
     if on_demand && address.is_null() && length == usize::MAX {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use omniverb_abi::{ibv_mr, ibv_pd};
 use omniverb_client::Wish;
 use omniverb_device::limits::MESSAGE_MAX;
-use omniverb_device::{Extras, access};
+use omniverb_device::{RegionKind, access};
 use omniverb_terms::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
@@ -23,7 +23,7 @@ const LENGTH: usize = MESSAGE_MAX as usize;
 /// read there is anything.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let Some((address, length)) = area() else { return null(Errno::ENOMEM) };
-    let extras = Extras::everywhere();
+    let extras = RegionKind::everywhere();
     let access = access::LOCAL_WRITE;
     let wish = Wish { pd: 0, address, length, iova: 0, access, extras };
     // SAFETY: the inline's argument; the area stays for ever.

@@ -5,7 +5,7 @@
 //! the timers of requests that wait.
 
 use crate::cq::empty_poll::answer_all;
-use crate::cq::poll_rate::Polls;
+use crate::cq::poll_rate::PollRate;
 use crate::device_shared::Shared;
 use crate::qp::WaitOutcome;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 /// What a turn found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct ProgressReport {
     /// Something happened, or polls serve: look again in a moment.
     pub is_busy: bool,
     /// A thread polls without a break, and will see what peers announce without being woken.
@@ -25,7 +25,7 @@ pub struct Turn {
 
 impl Shared {
     /// One turn of the progress thread.
-    pub fn progress(&self) -> Turn {
+    pub fn progress(&self) -> ProgressReport {
         let now = self.host.now();
         let again = self.take_again(now);
         let cqs = self.cqs();
@@ -34,7 +34,8 @@ impl Shared {
         for cq in &cqs {
             let polls = cq.attendance.judge(now);
             // One poll may be at it for longer than many take.
-            let is_polled = polls == Polls::Often || polls == Polls::Seldom && cq.is_looked_at();
+            let is_polled =
+                polls == PollRate::Often || polls == PollRate::Seldom && cq.is_looked_at();
             let is_armed = cq.is_armed.load(Ordering::Acquire);
             polled |= is_polled;
             armed |= is_armed;
@@ -55,7 +56,11 @@ impl Shared {
         let due = self.again_due();
         let again = !again.is_empty() || due.is_some_and(|due| due <= now);
         let deadline = [deadline, due, remind].into_iter().flatten().min();
-        Turn { is_busy: busy | polled | moved | again, is_polled: polled && !armed, deadline }
+        ProgressReport {
+            is_busy: busy | polled | moved | again,
+            is_polled: polled && !armed,
+            deadline,
+        }
     }
 
     /// A peer woke this process: serves what is announced, also if a thread polls. True if

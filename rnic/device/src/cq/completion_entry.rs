@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 /// What a polled completion gives back to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
+pub(crate) enum SlotRelease {
     /// A send: everything of the QP with this slot up to this position.
     Send { slot: u32, position: u64 },
     /// One receive of the QP or SRQ with this slot.
@@ -15,17 +15,17 @@ pub(crate) enum Release {
 
 /// What its sender wants of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Solicits {
+pub(crate) enum SolicitedEvent {
     Nothing,
     /// That it raises an event, also if only such completions do.
     Event,
 }
 
-impl Solicits {
+impl SolicitedEvent {
     /// That of a message whose record has these flags.
     #[inline(always)]
-    pub(crate) fn of(flags: u32) -> Solicits {
-        if flags & SOLICITED != 0 { Solicits::Event } else { Solicits::Nothing }
+    pub(crate) fn of(flags: u32) -> SolicitedEvent {
+        if flags & SOLICITED != 0 { SolicitedEvent::Event } else { SolicitedEvent::Nothing }
     }
 }
 
@@ -48,28 +48,30 @@ const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
     #[inline(always)]
-    pub(crate) fn new(wc: Wc, release: Release, solicits: Solicits) -> Entry {
-        let event = if solicits == Solicits::Event { EVENT } else { 0 };
+    pub(crate) fn new(wc: Wc, release: SlotRelease, solicits: SolicitedEvent) -> Entry {
+        let event = if solicits == SolicitedEvent::Event { EVENT } else { 0 };
         match release {
-            Release::Send { slot, position } => Entry { wc, position, slot, marks: event },
-            Release::Receive { slot } => Entry { wc, position: 0, slot, marks: event | RECEIVE },
+            SlotRelease::Send { slot, position } => Entry { wc, position, slot, marks: event },
+            SlotRelease::Receive { slot } => {
+                Entry { wc, position: 0, slot, marks: event | RECEIVE }
+            }
         }
     }
 
     /// What it gives back when it is polled.
     #[inline(always)]
-    pub(crate) fn release(&self) -> Release {
+    pub(crate) fn release(&self) -> SlotRelease {
         let (slot, position) = (self.slot, self.position);
         match self.marks & RECEIVE {
-            0 => Release::Send { slot, position },
-            _ => Release::Receive { slot },
+            0 => SlotRelease::Send { slot, position },
+            _ => SlotRelease::Receive { slot },
         }
     }
 
     /// What its sender wants.
     #[inline(always)]
-    pub(crate) fn solicits(&self) -> Solicits {
-        if self.marks & EVENT != 0 { Solicits::Event } else { Solicits::Nothing }
+    pub(crate) fn solicits(&self) -> SolicitedEvent {
+        if self.marks & EVENT != 0 { SolicitedEvent::Event } else { SolicitedEvent::Nothing }
     }
 }
 
@@ -80,9 +82,9 @@ mod tests {
     #[test]
     fn what_goes_into_an_entry_comes_out() {
         let releases =
-            [Release::Send { slot: 7, position: u64::MAX }, Release::Receive { slot: 9 }];
+            [SlotRelease::Send { slot: 7, position: u64::MAX }, SlotRelease::Receive { slot: 9 }];
         for release in releases {
-            for solicits in [Solicits::Nothing, Solicits::Event] {
+            for solicits in [SolicitedEvent::Nothing, SolicitedEvent::Event] {
                 let entry = Entry::new(Wc { wr_id: 3, ..Wc::default() }, release, solicits);
                 assert_eq!((entry.release(), entry.solicits()), (release, solicits));
                 assert_eq!(entry.wc.wr_id, 3);

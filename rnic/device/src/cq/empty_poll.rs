@@ -7,10 +7,10 @@
 //! Locks: a watch list may be held while *trying* for a QP, never while waiting for one; a QP may
 //! be held while waiting for a watch list.
 
-use super::poll_rate::Polls;
+use super::poll_rate::PollRate;
 use crate::cq::Cq;
-use crate::cq::watched_links::{WatchList, Watched};
-use crate::doorbell::Bell;
+use crate::cq::watched_links::{WatchList, WatchedLink};
+use crate::doorbell::PeerDoorbell;
 use crate::limits::IDLE_LOOKS_MAX;
 use crate::qp::PollOutcome;
 use crate::verbs_constants::Wc;
@@ -131,7 +131,7 @@ impl Cq {
 
     /// Links of this bell have news.
     #[inline(never)]
-    fn answer(&self, list: &mut WatchList, bell: &Bell) {
+    fn answer(&self, list: &mut WatchList, bell: &PeerDoorbell) {
         for (slot, qp, index) in bell.ready() {
             let Some(mut inner) = qp.try_inner() else {
                 // Busy now: look again. The progress thread may have looked, and be about to sleep.
@@ -150,7 +150,7 @@ impl Cq {
                 && inner.links.watch(index)
             {
                 drop(inner);
-                list.links.push(Watched::new(qp, index));
+                list.links.push(WatchedLink::new(qp, index));
             }
         }
     }
@@ -162,7 +162,7 @@ impl Cq {
 
     /// For the progress thread: looks at the watched links, and stops watching them if polls
     /// do not serve them. True if there was news, or may have been.
-    pub(super) fn look_for_progress(&self, polls: Polls) -> bool {
+    pub(super) fn look_for_progress(&self, polls: PollRate) -> bool {
         let Some(mut list) = self.watch.try_lock() else { return true };
         let mut news = false;
         for watched in &list.links {
@@ -171,7 +171,7 @@ impl Cq {
                 news |= matches!(found, PollOutcome::News(_));
             }
         }
-        if polls != Polls::Often {
+        if polls != PollRate::Often {
             list.links.retain(|watched| !watched.unwatch());
             news |= !list.links.is_empty();
         }
@@ -180,7 +180,7 @@ impl Cq {
 }
 
 /// For the progress thread: serves every link that announced itself. True if one did.
-pub(crate) fn answer_all(bells: &[Arc<Bell>]) -> bool {
+pub(crate) fn answer_all(bells: &[Arc<PeerDoorbell>]) -> bool {
     let mut news = false;
     for bell in bells.iter().filter(|bell| bell.page.has_ready()) {
         for (slot, qp, index) in bell.ready() {

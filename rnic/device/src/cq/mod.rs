@@ -9,11 +9,11 @@ mod poll_rate;
 mod watched_links;
 mod yield_policy;
 
-pub(crate) use self::completion_entry::{Entry, Release, Solicits};
+pub(crate) use self::completion_entry::{Entry, SlotRelease, SolicitedEvent};
 use self::link_count::LinkCount;
-use self::poll_rate::Attendance;
-use self::watched_links::Watch;
-pub(crate) use self::watched_links::Watched;
+use self::poll_rate::PollCounter;
+pub(crate) use self::watched_links::WatchedLink;
+use self::watched_links::WatchedLinks;
 use crate::cq_entry_fifo::Fifo;
 use crate::device_shared::Shared;
 use crate::limits::REMIND_AFTER;
@@ -76,7 +76,7 @@ impl Armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => {
-                entry.solicits() == Solicits::Event || entry.wc.status != status::SUCCESS
+                entry.solicits() == SolicitedEvent::Event || entry.wc.status != status::SUCCESS
             }
         }
     }
@@ -126,9 +126,9 @@ pub struct Cq {
     events: Option<Arc<dyn CompletionEvents>>,
     /// The application's object, for events.
     pub cookie: AtomicUsize,
-    watch: Watch,
+    watch: WatchedLinks,
     links: LinkCount,
-    attendance: Attendance,
+    attendance: PollCounter,
     is_armed: AtomicBool,
     /// A poll of several steps is under way.
     is_being_polled: AtomicBool,
@@ -184,9 +184,9 @@ impl Cq {
             options,
             events,
             cookie: AtomicUsize::new(0),
-            watch: Watch::default(),
+            watch: WatchedLinks::default(),
             links: LinkCount::default(),
-            attendance: Attendance::default(),
+            attendance: PollCounter::default(),
             is_armed: AtomicBool::new(false),
             is_being_polled: AtomicBool::new(false),
             users: AtomicUsize::new(0),
@@ -214,7 +214,7 @@ impl Cq {
 
     /// Has polls look at a link by themselves, if they are not too seldom, there is room and no
     /// poll is under way just now.
-    pub(crate) fn try_watch(&self, link: impl FnOnce() -> Option<Watched>) {
+    pub(crate) fn try_watch(&self, link: impl FnOnce() -> Option<WatchedLink>) {
         if self.attendance.may_watch() {
             self.watch.try_add(link);
         }
@@ -355,14 +355,14 @@ impl Cq {
 
     /// What a completion stands for is the application's again.
     #[inline(always)]
-    fn give_back(&self, release: Release) {
+    fn give_back(&self, release: SlotRelease) {
         match release {
-            Release::Send { slot, position } => {
+            SlotRelease::Send { slot, position } => {
                 if let Some(released) = self.shared.find_released(slot) {
                     released.sends.store(position, Ordering::Release);
                 }
             }
-            Release::Receive { slot } => {
+            SlotRelease::Receive { slot } => {
                 if let Some(released) = self.shared.find_released(slot) {
                     released.receives.fetch_add(1, Ordering::Release);
                 }
@@ -464,7 +464,7 @@ impl Cq {
     /// Removes the completions of the receives of an SRQ that is destroyed.
     pub(crate) fn purge_receives(&self, of: u32) {
         let of_it =
-            |entry: &Entry| matches!(entry.release(), Release::Receive { slot } if slot == of);
+            |entry: &Entry| matches!(entry.release(), SlotRelease::Receive { slot } if slot == of);
         self.drop_those(of_it);
     }
 
@@ -480,7 +480,7 @@ impl Cq {
                     inner.times.replace(kept, time);
                 }
                 kept += 1;
-            } else if let Release::Receive { .. } = entry.release() {
+            } else if let SlotRelease::Receive { .. } = entry.release() {
                 self.give_back(entry.release());
             }
         }

@@ -19,7 +19,7 @@ const LONGEST: u64 = 10_000_000;
 
 /// How often the program polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Polls {
+pub(super) enum PollRate {
     /// Never, since the progress thread looked last, or that is not known.
     None,
     /// Too seldom to serve.
@@ -30,7 +30,7 @@ pub(super) enum Polls {
 
 /// Counts the polls of a CQ.
 #[derive(Default)]
-pub(super) struct Attendance {
+pub(super) struct PollCounter {
     polls: AtomicU64,
     /// What counts as polls besides: those that would have had time in one that waited for
     /// something itself, and completions that came together.
@@ -38,11 +38,11 @@ pub(super) struct Attendance {
     /// Polls of both kinds when it was last judged, and when that was.
     seen: AtomicU64,
     seen_at: AtomicU64,
-    /// What was judged then, a [`Polls`].
+    /// What was judged then, a [`PollRate`].
     judged: AtomicU8,
 }
 
-impl Attendance {
+impl PollCounter {
     /// One more poll, and its number. Only a hint for the progress thread: a lost count does no
     /// harm.
     #[inline(always)]
@@ -78,21 +78,21 @@ impl Attendance {
     }
 
     /// For the progress thread: how often the program polled since it judged last.
-    pub(super) fn judge(&self, now: u64) -> Polls {
+    pub(super) fn judge(&self, now: u64) -> PollRate {
         let polls = self.polls().wrapping_add(self.credit.load(Ordering::Relaxed));
         let more = polls.wrapping_sub(self.seen.load(Ordering::Relaxed));
         let elapsed = now.saturating_sub(self.seen_at.load(Ordering::Relaxed));
         let before = self.judged();
-        if elapsed < LOOK && (more > 0 || before == Polls::Seldom) {
+        if elapsed < LOOK && (more > 0 || before == PollRate::Seldom) {
             return before;
         }
         self.seen.store(polls, Ordering::Relaxed);
         self.seen_at.store(now, Ordering::Relaxed);
         let judged = match more {
-            0 => Polls::None,
-            _ if before == Polls::Often && more >= LONGEST / FAR_APART => Polls::Often,
-            _ if more < elapsed / FAR_APART => Polls::Seldom,
-            _ => Polls::Often,
+            0 => PollRate::None,
+            _ if before == PollRate::Often && more >= LONGEST / FAR_APART => PollRate::Often,
+            _ if more < elapsed / FAR_APART => PollRate::Seldom,
+            _ => PollRate::Often,
         };
         self.judged.store(judged as u8, Ordering::Relaxed);
         judged
@@ -100,31 +100,31 @@ impl Attendance {
 
     /// Whether polls may look at links by themselves: not if peers would wait for them.
     pub(super) fn may_watch(&self) -> bool {
-        self.judged() != Polls::Seldom
+        self.judged() != PollRate::Seldom
     }
 
     /// What was judged last.
-    fn judged(&self) -> Polls {
+    fn judged(&self) -> PollRate {
         match self.judged.load(Ordering::Relaxed) {
-            2 => Polls::Often,
-            1 => Polls::Seldom,
-            _ => Polls::None,
+            2 => PollRate::Often,
+            1 => PollRate::Seldom,
+            _ => PollRate::None,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Polls::{None, Often, Seldom};
+    use super::PollRate::{None, Often, Seldom};
     use super::*;
 
-    fn polls(attendance: &Attendance, count: u64) {
+    fn polls(attendance: &PollCounter, count: u64) {
         (0..count).for_each(|_| _ = attendance.poll());
     }
 
     #[test]
     fn polls_close_together_serve() {
-        let attendance = Attendance::default();
+        let attendance = PollCounter::default();
         let turn = |(count, at): (u64, u64)| {
             polls(&attendance, count);
             attendance.judge(at * 1_000_000)
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_short_time_tells_only_that_no_thread_polls() {
-        let attendance = Attendance::default();
+        let attendance = PollCounter::default();
         polls(&attendance, 1);
         assert_eq!(attendance.judge(1000), None, "so far");
         assert_eq!(attendance.judge(1_000_000), Seldom);
@@ -149,7 +149,7 @@ mod tests {
     /// The machine is so busy that either of the two runs now and then only.
     #[test]
     fn of_a_long_time_little_counts_if_polls_served_before() {
-        let attendance = Attendance::default();
+        let attendance = PollCounter::default();
         polls(&attendance, 200);
         assert_eq!(attendance.judge(1_000_000_000), Seldom, "it slept");
         polls(&attendance, 10);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn completions_that_come_together_count() {
-        let attendance = Attendance::default();
+        let attendance = PollCounter::default();
         attendance.judge(1_000_000_000);
         polls(&attendance, 3);
         (0..3).for_each(|_| attendance.took(64));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_poll_that_waits_serves_meanwhile() {
-        let attendance = Attendance::default();
+        let attendance = PollCounter::default();
         polls(&attendance, 1);
         attendance.waited(900_000);
         assert_eq!(attendance.judge(1_000_000), Often);

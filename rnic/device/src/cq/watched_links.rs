@@ -1,6 +1,6 @@
 //! The links that polls of a CQ look at by themselves.
 
-use crate::doorbell::{Bell, BellSource};
+use crate::doorbell::{BellSource, PeerDoorbell};
 use crate::limits::WATCHED_MAX;
 use crate::qp::Qp;
 use crate::spin_lock::{Guard, Lock};
@@ -8,7 +8,7 @@ use omniverb_terms::Qpn;
 use std::sync::Arc;
 
 /// A link that is looked at.
-pub(crate) struct Watched {
+pub(crate) struct WatchedLink {
     pub(super) qp: Arc<Qp>,
     pub(super) index: usize,
 }
@@ -17,9 +17,9 @@ pub(crate) struct Watched {
 #[derive(Default)]
 pub(super) struct WatchList {
     /// At most [`WATCHED_MAX`].
-    pub(super) links: Vec<Watched>,
+    pub(super) links: Vec<WatchedLink>,
     /// All bells of the process, as they were at this generation of their source.
-    bells: Arc<[Arc<Bell>]>,
+    bells: Arc<[Arc<PeerDoorbell>]>,
     generation: u64,
     /// The bell that was looked at last.
     turn: usize,
@@ -29,11 +29,11 @@ pub(super) struct WatchList {
 
 /// The links a CQ watches.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct WatchedLinks {
     list: Lock<WatchList>,
 }
 
-impl Watch {
+impl WatchedLinks {
     /// The list, which may be waited for while a QP is locked.
     #[inline(always)]
     pub(super) fn lock(&self) -> Guard<'_, WatchList> {
@@ -47,7 +47,7 @@ impl Watch {
     }
 
     /// Watches one more link, if there is room and no poll looks just now.
-    pub(super) fn try_add(&self, link: impl FnOnce() -> Option<Watched>) {
+    pub(super) fn try_add(&self, link: impl FnOnce() -> Option<WatchedLink>) {
         if let Some(mut list) = self.list.try_lock()
             && list.has_room()
             && let Some(link) = link()
@@ -82,17 +82,17 @@ impl WatchList {
 
     /// The next bell, if it rings: they take turns.
     #[inline(always)]
-    pub(super) fn next_bell(&mut self) -> Option<Arc<Bell>> {
+    pub(super) fn next_bell(&mut self) -> Option<Arc<PeerDoorbell>> {
         self.turn = if self.turn + 1 < self.bells.len() { self.turn + 1 } else { 0 };
         let bell = self.bells.get(self.turn)?;
         bell.page.has_ready().then(|| bell.clone())
     }
 }
 
-impl Watched {
+impl WatchedLink {
     /// Link `index` of a QP.
-    pub(crate) fn new(qp: Arc<Qp>, index: usize) -> Watched {
-        Watched { qp, index }
+    pub(crate) fn new(qp: Arc<Qp>, index: usize) -> WatchedLink {
+        WatchedLink { qp, index }
     }
 
     /// From now on the peer must set our ready bit. It may have missed that just now, so the

@@ -14,7 +14,7 @@ pub(crate) struct Counters {
 
 /// Counts operations of a queue pair, if counters are attached to it.
 #[derive(Default)]
-pub(crate) struct Counting(pub(super) Option<Box<Counters>>);
+pub(crate) struct AttachedCounters(pub(super) Option<Box<Counters>>);
 
 /// Positions in the send queue.
 #[derive(Default)]
@@ -40,7 +40,7 @@ pub enum AttachError {
 
 /// How a send request completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Completes {
+pub(super) enum SendCompletion {
     /// With an entry in the CQ.
     InCq,
     /// With none: it succeeded, and is not flagged.
@@ -80,8 +80,8 @@ impl Counters {
 
 impl CountedPositions {
     /// A request is complete. Of the entries in the CQ those up to `polled` were polled.
-    pub(super) fn complete(&mut self, position: u64, completes: Completes, polled: u64) {
-        if completes == Completes::InCq {
+    pub(super) fn complete(&mut self, position: u64, completes: SendCompletion, polled: u64) {
+        if completes == SendCompletion::InCq {
             if polled >= self.entered {
                 self.before = self.completed;
             }

@@ -2,8 +2,8 @@
 
 use super::cq_link_guard::CqLinkGuard;
 use super::link_table::LinkEnd;
-use super::responder::Incoming;
-use super::state_machine::Machine;
+use super::responder::InboundState;
+use super::state_machine::StateMachine;
 use super::xrc_relay_table::RELAYED;
 use super::{Inner, Qp};
 use crate::link_peer::Peer;
@@ -17,7 +17,7 @@ use omniverb_terms::{Operations, Qpn, Rkey, Service};
 use std::sync::Arc;
 
 /// The QP went to ERR.
-pub(super) struct Failed;
+pub(super) struct QpFailed;
 
 impl Qp {
     /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
@@ -303,7 +303,7 @@ impl Qp {
 impl LinkEnd {
     /// Tells the far end what this QP is like, as far as its state says so, and that it receives
     /// from now on.
-    pub(super) fn present(&mut self, service: Service, machine: &Machine) {
+    pub(super) fn present(&mut self, service: Service, machine: &StateMachine) {
         let route = match service {
             Service::Ud => self.route(),
             _ => machine.attributes().route,
@@ -342,13 +342,13 @@ impl Inner {
     /// The link is replaced: what became of requests under way on it will never be known. RC fails
     /// then, as it does on the wire, where their PSNs would match no more; UC says its message
     /// again.
-    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> Result<(), Failed> {
+    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> Result<(), QpFailed> {
         if !self.sends.has_begun() {
             return Ok(());
         }
         if qp.service.is_reliable() {
             self.enter_error(qp, Some(status::RETRY_EXC_ERR));
-            return Err(Failed);
+            return Err(QpFailed);
         }
         self.sends.start_again();
         Ok(())
@@ -358,10 +358,10 @@ impl Inner {
         for index in 0..self.links.len() {
             match self.links[index].deafen() {
                 // A shared receive does not go back; one of our own does.
-                Incoming::Send { receive, .. } if qp.shares_receives() => {
+                InboundState::Send { receive, .. } if qp.shares_receives() => {
                     self.deliveries().fail(qp, &receive, status::WR_FLUSH_ERR);
                 }
-                Incoming::Send { .. } => self.receives.put_back(),
+                InboundState::Send { .. } => self.receives.put_back(),
                 _ => {}
             }
             let link = &mut self.links[index];

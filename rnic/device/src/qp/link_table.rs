@@ -6,8 +6,8 @@
 
 use super::cq_link_guard::CqLinkGuard;
 use super::requester::PathSelection;
-use super::requester::payload_source::{Origin, Sources};
-use super::responder::{Incoming, Outcome};
+use super::requester::payload_source::{PayloadOrigin, Sources};
+use super::responder::{InboundState, Outcome};
 use crate::limits;
 use crate::link_peer::Peer;
 use crate::send_work_request::Destination;
@@ -27,7 +27,7 @@ pub(crate) struct LinkEnd {
     pub(super) peer: Peer,
     /// The daemon that made it.
     pub(super) daemon: u32,
-    pub(super) incoming: Incoming,
+    pub(super) incoming: InboundState,
     pub(super) looks: PollWatch,
     /// Bytes that are out of a READ that came between two parts of a message.
     interjected: Option<u64>,
@@ -105,7 +105,7 @@ impl LinkEnd {
             endpoint,
             peer,
             daemon,
-            incoming: Incoming::Idle,
+            incoming: InboundState::Idle,
             interjected: None,
             starved: None,
             credits,
@@ -162,19 +162,19 @@ impl LinkEnd {
 
     /// Whether nothing can come over it any more.
     pub(super) fn is_deaf(&self) -> bool {
-        matches!(self.incoming, Incoming::Deaf)
+        matches!(self.incoming, InboundState::Deaf)
     }
 
     /// Nothing comes over it any more; what came last.
-    pub(super) fn deafen(&mut self) -> Incoming {
-        std::mem::replace(&mut self.incoming, Incoming::Deaf)
+    pub(super) fn deafen(&mut self) -> InboundState {
+        std::mem::replace(&mut self.incoming, InboundState::Deaf)
     }
 
     /// Drops this record of a UC message, and the rest of it.
     #[cold]
     pub(super) fn skip(&mut self, flags: u32) -> Outcome {
         let ended = flags & LAST != 0;
-        self.incoming = if ended { Incoming::Idle } else { Incoming::Skip };
+        self.incoming = if ended { InboundState::Idle } else { InboundState::Skip };
         Outcome::Passed
     }
 
@@ -212,7 +212,7 @@ impl LinkEnd {
     /// How many bytes of the READ at the head are out. `None`: it has not begun.
     pub(super) fn read_sent(&self) -> Option<u64> {
         match self.incoming {
-            Incoming::Read { sent } => Some(sent),
+            InboundState::Read { sent } => Some(sent),
             _ if self.incoming.is_inside_message() => self.interjected,
             _ => None,
         }
@@ -222,7 +222,7 @@ impl LinkEnd {
     pub(super) fn suspend_read(&mut self, sent: u64) {
         match self.incoming.is_inside_message() {
             true => self.interjected = Some(sent),
-            false => self.incoming = Incoming::Read { sent },
+            false => self.incoming = InboundState::Read { sent },
         }
     }
 
@@ -230,14 +230,14 @@ impl LinkEnd {
     pub(super) fn end_read(&mut self) {
         match self.incoming.is_inside_message() {
             true => self.interjected = None,
-            false => self.incoming = Incoming::Idle,
+            false => self.incoming = InboundState::Idle,
         }
     }
 
     /// Whether an answer of ours waits for room.
     #[inline(always)]
     pub(super) fn is_answering(&self) -> bool {
-        matches!(self.incoming, Incoming::Read { .. } | Incoming::Answer { .. })
+        matches!(self.incoming, InboundState::Read { .. } | InboundState::Answer { .. })
             || self.interjected.is_some()
     }
 
@@ -314,7 +314,7 @@ impl LinkEnd {
     }
 
     /// So many bytes of a payload were copied that might have stayed.
-    pub(super) fn note_copied(&mut self, origin: &Origin, bytes: u64) {
+    pub(super) fn note_copied(&mut self, origin: &PayloadOrigin, bytes: u64) {
         self.sources.note_copied(&mut self.endpoint, origin, bytes);
     }
 
@@ -434,7 +434,7 @@ impl Links {
         self.last.set(None);
         for link in self.list.iter_mut().filter(|link| gone(&link.peer)) {
             link.endpoint.close();
-            link.incoming = Incoming::Deaf;
+            link.incoming = InboundState::Deaf;
             link.starved = None;
         }
         let list = &self.list;

@@ -27,15 +27,17 @@ pub use self::attached_counters::AttachError;
 pub(crate) use self::cq_link_guard::CountsLinks;
 pub(crate) use self::poll_outcome::{PollOutcome, WaitOutcome};
 
-use self::attached_counters::Counting;
+use self::attached_counters::AttachedCounters;
 use self::link_table::{LinkEnd, Links};
 use self::qp_attributes::{QpAttributes, State};
-use self::requester::{PathSelection, PeerPolling, Rules, SendQueue, Unresolved, Waiting};
+use self::requester::{
+    AttributeRules, PathSelection, PeerPolling, SendQueue, UnresolvedDatagrams, WaitState,
+};
 use self::responder::{PlainMessages, Receives};
-use self::state_machine::Machine;
+use self::state_machine::StateMachine;
 use self::statistics::Meter;
-use self::xrc::Extended;
-use self::xrc_relay_table::Hidden;
+use self::xrc::XrcState;
+use self::xrc_relay_table::HiddenQp;
 use crate::cq::Cq;
 use crate::device_shared::Shared;
 use crate::memory_region::{Purpose, RegionCache};
@@ -134,11 +136,11 @@ pub struct Caps {
 
 /// What is behind the lock of a queue pair: parts, each of which keeps its own order.
 pub(crate) struct Inner {
-    machine: Machine,
+    machine: StateMachine,
     pub(crate) links: Links,
-    unresolved: Unresolved,
+    unresolved: UnresolvedDatagrams,
     sends: SendQueue,
-    waiting: Waiting,
+    waiting: WaitState,
     patience: PeerPolling,
     receives: Receives,
     /// What sends were gathered from last.
@@ -150,8 +152,8 @@ pub(crate) struct Inner {
     grants: Grants,
     meter: Meter,
     path: PathSelection,
-    extended: Extended,
-    counting: Counting,
+    extended: XrcState,
+    counting: AttachedCounters,
     /// Windows may be bound to it.
     has_bound: bool,
 }
@@ -193,7 +195,7 @@ pub struct Qp {
     /// A completion did not fit into its CQ.
     lost_completion: AtomicBool,
     /// XRC: what it is to other processes of its domain, if it is not the application's.
-    hidden: Hidden<Qp>,
+    hidden: HiddenQp<Qp>,
 }
 
 impl Qp {
@@ -221,7 +223,7 @@ impl Qp {
         let mut meter = Meter::new(statistics, number, spec.service);
         meter.state(State::Reset);
         let domain = spec.domain.clone();
-        let extended = Extended::new(spec.domain);
+        let extended = XrcState::new(spec.domain);
         let qp = Arc::new_cyclic(|me: &Weak<Qp>| Qp {
             number,
             service: spec.service,
@@ -244,11 +246,11 @@ impl Qp {
             shared: shared.clone(),
             me: me.clone(),
             inner: Lock::new(Inner {
-                machine: Machine::default(),
+                machine: StateMachine::default(),
                 links: Links::default(),
-                unresolved: Unresolved::default(),
+                unresolved: UnresolvedDatagrams::default(),
                 sends: SendQueue::default(),
-                waiting: Waiting::default(),
+                waiting: WaitState::default(),
                 patience: PeerPolling::default(),
                 receives: Receives::new(receives, plain),
                 send_cache: RegionCache::of(me.clone(), Purpose::Sends),
@@ -257,18 +259,18 @@ impl Qp {
                 grants: Grants::default(),
                 meter,
                 path: PathSelection::new(if shared.host.is_strict() {
-                    Rules::Strict
+                    AttributeRules::Strict
                 } else {
-                    Rules::Lenient
+                    AttributeRules::Lenient
                 }),
                 extended,
-                counting: Counting::default(),
+                counting: AttachedCounters::default(),
                 has_bound: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
             mapped_at: AtomicUsize::new(0),
             lost_completion: AtomicBool::new(false),
-            hidden: Hidden::default(),
+            hidden: HiddenQp::default(),
         });
         if let Some(domain) = domain {
             domain.add_qp(&qp);

@@ -1,8 +1,8 @@
 //! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
 
-use super::requester::{SendQueue, Unresolved};
-use super::responder::Incoming;
-use super::state_machine::{Machine, WhenDrained};
+use super::requester::{SendQueue, UnresolvedDatagrams};
+use super::responder::InboundState;
+use super::state_machine::{StateMachine, WhenDrained};
 use super::{Inner, Qp};
 use crate::platform::AsyncEvent;
 use crate::qp::qp_attributes::{QpAttributes, QpMask, State};
@@ -83,7 +83,7 @@ impl Qp {
     }
 }
 
-impl Machine {
+impl StateMachine {
     /// Tells the application that SQD is drained, if it is and is to be told.
     #[inline(always)]
     pub(super) fn check_drained(&mut self, qp: &Qp, sends: &SendQueue) {
@@ -107,7 +107,7 @@ impl Inner {
         if let Some(srq) = &qp.srq {
             // A message was half received: its receive is gone, its place in the queue is not.
             for link in self.links.iter_mut() {
-                if let Incoming::Send { .. } = link.deafen() {
+                if let InboundState::Send { .. } = link.deafen() {
                     qp.shared.released(srq.slot()).receives.fetch_add(1, Ordering::Release);
                 }
             }
@@ -124,7 +124,7 @@ impl Inner {
         self.counting.forget();
         self.waiting.end_search();
         self.receives.reset();
-        self.unresolved = Unresolved::default();
+        self.unresolved = UnresolvedDatagrams::default();
         qp.send_cq.purge(qp.number);
         qp.recv_cq.purge(qp.number);
         let released = qp.shared.released(qp.slot);
@@ -152,7 +152,7 @@ impl Inner {
         }
         self.waiting.end();
         for index in 0..self.links.len() {
-            if let Incoming::Send { receive, .. } = self.links[index].deafen() {
+            if let InboundState::Send { receive, .. } = self.links[index].deafen() {
                 self.deliveries().fail(qp, &receive, status::WR_FLUSH_ERR);
             }
             self.links[index].end_starving();

@@ -5,16 +5,16 @@
 //! counts that grants no pages.
 
 use super::Qp;
-use super::attached_counters::{AttachError, Completes, CountedPositions, Counting};
+use super::attached_counters::{AttachError, AttachedCounters, CountedPositions, SendCompletion};
 use super::qp_attributes::State;
-use crate::completion_counter::{Counted, Counter};
+use crate::completion_counter::{CountedQueue, Counter};
 use crate::verbs_constants::{Wc, counted, opcode, status};
 use omniverb_link::Request;
 use omniverb_terms::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Counting {
+impl AttachedCounters {
     /// Whether a counter is attached.
     pub(super) fn is_enabled(&self) -> bool {
         self.0.is_some()
@@ -27,7 +27,7 @@ impl Counting {
         qp: &Qp,
         (code, length, position): (u32, u64, u64),
         why: u32,
-        completes: Completes,
+        completes: SendCompletion,
     ) {
         let Some(counters) = &mut self.0 else { return };
         counters.places.complete(position, completes, qp.sends_released());
@@ -136,7 +136,7 @@ impl Qp {
     }
 }
 
-impl Counted for Qp {
+impl CountedQueue for Qp {
     fn look(&self) {
         if let Some(mut inner) = self.try_inner() {
             inner.pump_all(self);

@@ -3,7 +3,7 @@
 use super::link_table::Links;
 use super::responder::Receives;
 use super::{Inner, PollOutcome, Qp};
-use crate::cq::{Cq, Watched};
+use crate::cq::{Cq, WatchedLink};
 use crate::verbs_constants::Wc;
 use omniverb_link::poller_nap::Nap;
 use omniverb_terms::Service;
@@ -68,7 +68,7 @@ impl Links {
         if direct {
             qp.send_cq.try_watch(|| {
                 let qp = qp.me.upgrade()?;
-                self.watch(0).then(|| Watched::new(qp, 0))
+                self.watch(0).then(|| WatchedLink::new(qp, 0))
             });
         }
     }

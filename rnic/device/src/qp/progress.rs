@@ -4,15 +4,15 @@
 use super::poll_outcome::WaitOutcome;
 use super::qp_attributes::State;
 use super::responder::Receives;
-use super::state_machine::Machine;
+use super::state_machine::StateMachine;
 use super::xrc_relay_table::RELAYED;
 use super::{Inner, Qp};
-use crate::cq::Release;
+use crate::cq::SlotRelease;
 use crate::platform::AsyncEvent;
 use omniverb_link::Broken;
 use std::sync::atomic::Ordering;
 
-impl Machine {
+impl StateMachine {
     /// A message has come. The first one while in RTR is told to the application (specification
     /// 9.7.2.1: communication established).
     #[inline(always)]
@@ -93,8 +93,8 @@ impl Qp {
     }
 
     #[inline(always)]
-    pub(crate) fn receive_release(&self) -> Release {
-        Release::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot()) }
+    pub(crate) fn receive_release(&self) -> SlotRelease {
+        SlotRelease::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot()) }
     }
 }
 

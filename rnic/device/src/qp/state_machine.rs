@@ -15,7 +15,7 @@ pub(super) enum WhenDrained {
 
 /// State and attributes of a QP.
 #[derive(Default)]
-pub(crate) struct Machine {
+pub(crate) struct StateMachine {
     state: State,
     attributes: QpAttributes,
     /// A message has come.
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     notify_drained: bool,
 }
 
-impl Machine {
+impl StateMachine {
     /// The state it is in.
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
@@ -87,7 +87,7 @@ impl Machine {
 
     /// Goes to RESET; nothing is left of what it was.
     pub(super) fn reset(&mut self) {
-        *self = Machine::default();
+        *self = StateMachine::default();
     }
 
     /// A message has come. True: it is the first.

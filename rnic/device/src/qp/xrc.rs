@@ -3,9 +3,9 @@
 
 use super::Qp;
 use super::link_table::LinkEnd;
-use super::responder::Incoming;
+use super::responder::InboundState;
 use super::xrc_relay_table::Relays;
-use crate::cq::{Entry, Release, Solicits};
+use crate::cq::{Entry, SlotRelease, SolicitedEvent};
 use crate::receive_ring::Receive;
 use crate::shared_receive_queue::Srq;
 use crate::verbs_constants::Wc;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 /// What a queue pair of XRC has beside what all have.
 #[derive(Default)]
-pub(super) struct Extended {
+pub(super) struct XrcState {
     /// Where it receives, if it does.
     domain: Option<Arc<Domain>>,
     /// The SRQ that the peer was told its requests are for.
@@ -32,10 +32,10 @@ pub(super) struct Extended {
     pub(super) relays: Relays,
 }
 
-impl Extended {
+impl XrcState {
     /// One that receives in this domain, if there is one.
-    pub(super) fn new(domain: Option<Arc<Domain>>) -> Extended {
-        Extended { domain, ..Extended::default() }
+    pub(super) fn new(domain: Option<Arc<Domain>>) -> XrcState {
+        XrcState { domain, ..XrcState::default() }
     }
 
     /// The queue pair has this SRQ no more, unless for the other of two purposes.
@@ -79,8 +79,8 @@ impl Qp {
         if is_it(&guard.extended.taken_from) {
             guard.extended.taken_from = None;
             for link in guard.links.iter_mut() {
-                if matches!(link.incoming, Incoming::Send { .. }) {
-                    link.incoming = Incoming::Idle;
+                if matches!(link.incoming, InboundState::Send { .. }) {
+                    link.incoming = InboundState::Idle;
                 }
             }
         }
@@ -91,7 +91,7 @@ impl Qp {
     }
 }
 
-impl Extended {
+impl XrcState {
     /// Tells the peer which SRQ the next request is for, unless it knows. False: no room.
     pub(super) fn name_srq(&mut self, link: &mut LinkEnd, number: u32) -> Result<bool, Broken> {
         if self.named == Some(number) {
@@ -160,10 +160,10 @@ impl Extended {
 
     /// A receive of an SRQ of the domain is complete: that has a completion queue of its own.
     #[cold]
-    pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
+    pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicits: SolicitedEvent) {
         let Some(srq) = self.taken_from.take() else { return };
         if let Some(cq) = &srq.cq {
-            let release = Release::Receive { slot: srq.slot() };
+            let release = SlotRelease::Receive { slot: srq.slot() };
             let wc = qp.hidden.told(wc);
             if !cq.push(Entry::new(wc, release, solicits)) {
                 qp.cq_overflowed();

@@ -17,7 +17,7 @@ use omniverb_terms::{Psn, Qpn, Refusal};
 
 /// What became of the request at the head of our link.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum RelayStep {
     /// Take it off.
     Passed,
     /// It stays: for an answer, or for room.
@@ -30,24 +30,24 @@ pub(super) enum Step {
 
 /// The other process broke the rules, or is gone.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum RelayFault {
     /// The peer of the queue pair that is relayed.
     Ours,
     /// The process that requests are handed over to, and its queue pair.
     Theirs,
 }
 
-fn ours(_: Broken) -> Fault {
-    Fault::Ours
+fn ours(_: Broken) -> RelayFault {
+    RelayFault::Ours
 }
 
-fn theirs(_: Broken) -> Fault {
-    Fault::Theirs
+fn theirs(_: Broken) -> RelayFault {
+    RelayFault::Theirs
 }
 
 /// How far the request at the head has got.
 #[derive(Default)]
-struct Head {
+struct HeadProgress {
     /// Bytes of its record that have gone on.
     sent: usize,
     /// All of it has, up to this position.
@@ -66,7 +66,7 @@ pub(super) struct Relay {
     pub(super) by: Qpn,
     /// The SRQ that what follows is for.
     named: Option<u32>,
-    head: Head,
+    head: HeadProgress,
     /// A message has begun, whose end is not there yet.
     inside: bool,
     /// What goes on, on its way between two rings.
@@ -103,7 +103,7 @@ impl Relay {
             max_rd_atomic: READS,
         });
         endpoint.open(0);
-        let (head, copy) = (Head::default(), Vec::new());
+        let (head, copy) = (HeadProgress::default(), Vec::new());
         Relay { endpoint, peer, by, named: None, head, inside: false, copy }
     }
 
@@ -124,7 +124,7 @@ impl Relay {
         request: &Request,
         record: &Record,
         number: u32,
-    ) -> Result<Step, Fault> {
+    ) -> Result<RelayStep, RelayFault> {
         if let Some(step) = self.take_answers(link, request)? {
             return Ok(step);
         }
@@ -155,23 +155,23 @@ impl Relay {
         begins && !self.peer.is_beyond_engine()
     }
 
-    fn wait(&mut self) -> Result<Step, Fault> {
+    fn wait(&mut self) -> Result<RelayStep, RelayFault> {
         if self.endpoint.peer_lacks_receive().map_err(theirs)? {
-            return Ok(Step::Lacks);
+            return Ok(RelayStep::Lacks);
         }
         match self.endpoint.peer_has_closed() {
-            true => Err(Fault::Theirs),
-            false => Ok(Step::Wait),
+            true => Err(RelayFault::Theirs),
+            false => Ok(RelayStep::Wait),
         }
     }
 
-    fn passed(&mut self, request: &Request) -> Step {
-        self.head = Head::default();
+    fn passed(&mut self, request: &Request) -> RelayStep {
+        self.head = HeadProgress::default();
         // An earlier READ may be asked for again in the middle of a message.
         if !is_answered(request) {
             self.inside = !ends(request);
         }
-        Step::Passed
+        RelayStep::Passed
     }
 
     /// Sends what is left of the record. False: there is no room for all of it.
@@ -181,7 +181,7 @@ impl Relay {
         request: &Request,
         record: &Record,
         number: u32,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, RelayFault> {
         if !self.endpoint.peer_is_open() {
             return Ok(false);
         }
@@ -196,7 +196,7 @@ impl Relay {
         loop {
             // The record is read anew each time, and its writer may have made it shorter.
             let from = self.head.sent;
-            let left = record.length.checked_sub(from).ok_or(Fault::Ours)?;
+            let left = record.length.checked_sub(from).ok_or(RelayFault::Ours)?;
             let chunk = left.min(most);
             let piece = part_of(request, from == 0, chunk == left);
             self.copy.resize(chunk, 0);
@@ -220,21 +220,21 @@ impl Relay {
         &mut self,
         link: &mut Endpoint,
         request: &Request,
-    ) -> Result<Option<Step>, Fault> {
+    ) -> Result<Option<RelayStep>, RelayFault> {
         while let Some((response, record)) = self.endpoint.next_response().map_err(theirs)? {
             match (response, request) {
                 (Response::Nak { code: Nak::Refused(refusal) }, _) => {
-                    return Ok(Some(Step::Refused(refusal)));
+                    return Ok(Some(RelayStep::Refused(refusal)));
                 }
-                (_, _) if self.head.until.is_none() => return Err(Fault::Theirs),
+                (_, _) if self.head.until.is_none() => return Err(RelayFault::Theirs),
                 (Response::ReadData { last }, Request::Read { length, .. }) => {
                     let size = record.length as u64;
                     let rest = length.saturating_sub(self.head.answered);
                     if size > rest || last != (size == rest) || (size == 0 && !last) {
-                        return Err(Fault::Theirs);
+                        return Err(RelayFault::Theirs);
                     }
                     if !self.pass_data(link, &record, last)? {
-                        return Ok(Some(Step::Wait));
+                        return Ok(Some(RelayStep::Wait));
                     }
                     self.endpoint.pass_response(&record);
                     (self.head.answered, self.head.passed) = (self.head.answered + size, 0);
@@ -248,12 +248,12 @@ impl Relay {
                 ) => {
                     let answer = link.send_response(&response, UserMemory::EMPTY);
                     if !answer.map_err(ours)? {
-                        return Ok(Some(Step::Wait));
+                        return Ok(Some(RelayStep::Wait));
                     }
                     self.endpoint.pass_response(&record);
                     return Ok(Some(self.passed(request)));
                 }
-                _ => return Err(Fault::Theirs),
+                _ => return Err(RelayFault::Theirs),
             }
         }
         Ok(None)
@@ -265,11 +265,11 @@ impl Relay {
         link: &mut Endpoint,
         record: &Record,
         last: bool,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, RelayFault> {
         let most = CHUNK.min(link.response_payload_max());
         loop {
             let from = self.head.passed;
-            let left = record.length.checked_sub(from).ok_or(Fault::Theirs)?;
+            let left = record.length.checked_sub(from).ok_or(RelayFault::Theirs)?;
             let chunk = left.min(most);
             let answer = Response::ReadData { last: last && chunk == left };
             self.copy.resize(chunk, 0);

@@ -3,7 +3,7 @@
 //! [`relays`](super::xrc_relay_table).
 
 use super::Qp;
-use super::xrc::Extended;
+use super::xrc::XrcState;
 use super::xrc_relay::Relay;
 use super::xrc_relay_table::{RELAYED, RelayState};
 use crate::link_peer::Peer;
@@ -106,7 +106,7 @@ impl Qp {
     }
 }
 
-impl Extended {
+impl XrcState {
     /// The connection is over, and what went on from it.
     pub(super) fn end_relays(&mut self, qp: &Qp) {
         for (_, way) in self.relays.0.drain(..) {

@@ -76,20 +76,20 @@ impl Relays {
 }
 
 /// What a hidden queue pair stands for. `F`: what a front is.
-pub(super) struct Hidden<F> {
+pub(super) struct HiddenQp<F> {
     /// The front, and the part that its link leads to.
     pub(super) front: OnceLock<(Weak<F>, u32)>,
     /// The queue pair of another process that it receives for, and the sender to that.
     pub(super) receives_for: OnceLock<(Qpn, Qpn)>,
 }
 
-impl<F> Default for Hidden<F> {
+impl<F> Default for HiddenQp<F> {
     fn default() -> Self {
-        Hidden { front: OnceLock::new(), receives_for: OnceLock::new() }
+        HiddenQp { front: OnceLock::new(), receives_for: OnceLock::new() }
     }
 }
 
-impl<F> Hidden<F> {
+impl<F> HiddenQp<F> {
     /// What a completion says of the connection that a message came by.
     pub(super) fn told(&self, wc: Wc) -> Wc {
         match self.receives_for.get() {

@@ -7,19 +7,19 @@ use crate::two_devices::{
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{
-    AttachError, COUNTER_MAX, Counter, Counts, PostError, Qp, Srq, Tally, counted, send_flags,
-    status,
+    AttachError, COUNTER_MAX, CountedUnit, Counter, CounterValue, PostError, Qp, Srq, counted,
+    send_flags, status,
 };
 use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;
 
 /// Both numbers, as they are.
 fn both(counter: &Counter) -> (u64, u64) {
-    (counter.read(Tally::Successes), counter.read(Tally::Failures))
+    (counter.read(CounterValue::Successes), counter.read(CounterValue::Failures))
 }
 
 fn requests() -> Arc<Counter> {
-    Counter::new(Counts::Requests)
+    Counter::new(CountedUnit::Requests)
 }
 
 /// Two that are connected, each with the counters that it is given.
@@ -83,7 +83,7 @@ fn what_gives_no_completion_is_counted() {
 fn reads_count_on_both_sides_and_atomics_on_none() {
     let pair = Pair::new();
     let options = Options::new(Service::Rc);
-    let [asked, answered] = [0; 2].map(|_| Counter::new(Counts::Bytes));
+    let [asked, answered] = [0; 2].map(|_| Counter::new(CountedUnit::Bytes));
     let qps = counting(
         &pair,
         [&options, &options],
@@ -105,7 +105,7 @@ fn a_counter_of_bytes_adds_what_completions_tell() {
     let srq = Srq::new(&pair.sides[1].shared, PD, 8, 4).unwrap();
     let plain = Options::new(Service::Rc);
     let shared = plain.clone().with(|o| o.srq = Some(srq.clone()));
-    let counter = Counter::new(Counts::Bytes);
+    let counter = Counter::new(CountedUnit::Bytes);
     let qps = counting(&pair, [&plain, &shared], [&[], &[(&counter, counted::RECV)]]);
     let (from, to) = (Buffer::pattern(100, 1), Buffer::new(100));
     let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
@@ -204,13 +204,13 @@ fn what_is_counted_and_not_signalled_takes_no_room() {
 #[test]
 fn numbers_are_set_and_wrap() {
     let counter = requests();
-    counter.set(Tally::Successes, COUNTER_MAX);
-    counter.set(Tally::Failures, 7);
-    counter.add(Tally::Successes, 1);
-    counter.add(Tally::Failures, 5);
+    counter.set(CounterValue::Successes, COUNTER_MAX);
+    counter.set(CounterValue::Failures, 7);
+    counter.add(CounterValue::Successes, 1);
+    counter.add(CounterValue::Failures, 5);
     assert_eq!(both(&counter), (0, 12));
-    counter.add(Tally::Successes, COUNTER_MAX);
-    assert_eq!(counter.read(Tally::Successes), COUNTER_MAX);
+    counter.add(CounterValue::Successes, COUNTER_MAX);
+    assert_eq!(counter.read(CounterValue::Successes), COUNTER_MAX);
 }
 
 #[test]

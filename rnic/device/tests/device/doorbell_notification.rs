@@ -4,7 +4,7 @@ use crate::fake_platform::Channel;
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work_request_helpers::{Work, remote, whole};
-use omniverb_device::background_progress::Turn;
+use omniverb_device::background_progress::ProgressReport;
 use omniverb_device::limits::{IDLE_LOOKS_MAX, LOOK_LATER, WATCHED_MAX};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Cq, Notify, Wc, status};
@@ -113,7 +113,7 @@ fn polling_stops_the_bell() {
 }
 
 /// What the progress thread of side 1 finds after a millisecond with so many polls, awake before.
-fn turn_after_polls(pair: &Pair, cq: &Cq, polls: usize) -> Turn {
+fn turn_after_polls(pair: &Pair, cq: &Cq, polls: usize) -> ProgressReport {
     pair.sides[1].shared.progress();
     (0..polls).for_each(|_| assert_eq!(cq.poll(&mut [Wc::default()]), 0));
     pair.clock.fetch_add(1_000_000, Ordering::Relaxed);
@@ -170,7 +170,7 @@ fn a_bit_lost_while_watching_ends_is_made_up_for() {
     lose_bits(&pair, 1);
     let mut out = [Wc::default(); 4];
     assert_eq!(qps[1].recv_cq.poll(&mut out), 1);
-    assert_eq!((0..3).map(|_| side.shared.progress()).last(), Some(Turn::default()));
+    assert_eq!((0..3).map(|_| side.shared.progress()).last(), Some(ProgressReport::default()));
 }
 
 /// A READ's answer waits for room. The requester makes room, but did not see yet that the answer

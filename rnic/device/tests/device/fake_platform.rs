@@ -1,7 +1,7 @@
 //! Stands for what is outside a device on the bench: notes what it is asked for, and counts.
 
 use omniverb_device::send_work_request::Destination;
-use omniverb_device::{AsyncEvent, CompletionEvents, Forgiven, Host};
+use omniverb_device::{AsyncEvent, CompletionEvents, Host, ToleratedMismatch};
 use omniverb_link::Doorbell;
 use omniverb_ring::{DoorbellPage, UserMemory, Window};
 use omniverb_terms::{Qpn, Rkey};
@@ -40,7 +40,7 @@ pub struct World {
     /// Whether its direct links forgive no more than a wire.
     pub is_strict: AtomicBool,
     /// What they did not.
-    pub forgiven: Mutex<Vec<Forgiven>>,
+    pub forgiven: Mutex<Vec<ToleratedMismatch>>,
 }
 
 /// What a device has of it.
@@ -120,7 +120,7 @@ impl Host for Handle {
     fn is_strict(&self) -> bool {
         self.0.is_strict.load(Ordering::Relaxed)
     }
-    fn forgiven(&self, _: Qpn, what: Forgiven) {
+    fn forgiven(&self, _: Qpn, what: ToleratedMismatch) {
         self.0.forgiven.lock().unwrap().push(what);
     }
     fn async_event(&self, event: AsyncEvent, cookie: usize) {

@@ -4,7 +4,7 @@ use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, outcomes, poll, post, receive};
 use crate::work_request_helpers::{Work, whole};
 use omniverb_device::qp_attributes::{QpAttributes, State};
-use omniverb_device::{Forgiven, status};
+use omniverb_device::{ToleratedMismatch, status};
 use omniverb_terms::{Psn, Service};
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ fn send(
     service: Service,
     bytes: usize,
     differ: impl Fn(&mut QpAttributes),
-) -> (u32, Vec<Forgiven>, bool) {
+) -> (u32, Vec<ToleratedMismatch>, bool) {
     let pair = Pair::new();
     pair.sides[0].world.is_strict.store(true, Ordering::Relaxed);
     let options = Options::new(service);
@@ -43,7 +43,7 @@ fn what_is_equal_passes() {
 #[test]
 fn another_psn_is_not_answered() {
     let differ = |attributes: &mut QpAttributes| attributes.rq_psn = 5;
-    let what = Forgiven::Psn { ours: Psn::new(0), theirs: Psn::new(5) };
+    let what = ToleratedMismatch::Psn { ours: Psn::new(0), theirs: Psn::new(5) };
     assert_eq!(send(Service::Rc, 8, differ), (status::RETRY_EXC_ERR, vec![what], false));
     // UC takes each message by itself.
     assert_eq!(send(Service::Uc, 8, differ), (status::SUCCESS, vec![], true));
@@ -52,7 +52,7 @@ fn another_psn_is_not_answered() {
 #[test]
 fn another_path_mtu_is_no_matter_for_one_packet() {
     let differ = |attributes: &mut QpAttributes| attributes.path_mtu = 3;
-    let what = Forgiven::PathMtu { ours: 4096, theirs: 1024 };
+    let what = ToleratedMismatch::PathMtu { ours: 4096, theirs: 1024 };
     assert_eq!(send(Service::Rc, 1024, differ), (status::SUCCESS, vec![], true));
     assert_eq!(send(Service::Rc, 1025, differ), (status::REM_INV_REQ_ERR, vec![what], false));
     assert_eq!(send(Service::Uc, 1025, differ), (status::SUCCESS, vec![what], false));

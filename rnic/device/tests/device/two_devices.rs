@@ -5,8 +5,8 @@ use crate::fake_platform::{Handle, Ringer, World};
 use crate::guarded_buffer::Buffer;
 use crate::work_request_helpers::Work;
 use omniverb_device::FarEnd;
-use omniverb_device::background_progress::Turn;
-use omniverb_device::doorbell::Bell;
+use omniverb_device::background_progress::ProgressReport;
+use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::limits::STATISTICS_BYTES;
 use omniverb_device::memory_region::NO_RKEY;
 use omniverb_device::qp_attributes::State;
@@ -30,7 +30,7 @@ pub const QKEY: Qkey = Qkey(0x1111_1111);
 pub struct Side {
     pub shared: Arc<Shared>,
     pub world: Arc<World>,
-    pub bell: Arc<Bell>,
+    pub bell: Arc<PeerDoorbell>,
     /// The page of it.
     page: Window,
     /// What peers ring.
@@ -97,7 +97,7 @@ impl Side {
     fn new(clock: &Arc<AtomicU64>, next: &Arc<AtomicU32>) -> Side {
         let world = Arc::new(World { clock: clock.clone(), ..World::default() });
         let page = Window::private(PAGE_BYTES);
-        let bell = Bell::new(DoorbellPage::new(page.clone()));
+        let bell = PeerDoorbell::new(DoorbellPage::new(page.clone()));
         let shared = Shared::new(Box::new(Handle(world.clone())));
         shared.bells.add(bell.clone());
         let ringer = Ringer::new(DoorbellPage::new(page.clone()));
@@ -263,7 +263,7 @@ impl Pair {
     }
 
     /// Both progress threads take turns until nothing happens any more.
-    pub fn settle(&self) -> [Turn; 2] {
+    pub fn settle(&self) -> [ProgressReport; 2] {
         let mut quiet = 0;
         loop {
             let turns = [0, 1].map(|side| self.sides[side].shared.progress());

@@ -2,7 +2,9 @@
 
 use crate::guarded_buffer::Buffer;
 use omniverb_device::send_work_request::Destination;
-use omniverb_device::{Addressee, Data, GlobalRoute, Region, SendWork, Sge, opcode, send_flags};
+use omniverb_device::{
+    Data, DatagramAddress, GlobalRoute, Region, SendWork, Sge, opcode, send_flags,
+};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Placement, Qkey, Rkey, Selectivity};
 
@@ -18,7 +20,7 @@ pub struct Work {
     pub compare_add: u64,
     pub swap: u64,
     pub srq: u32,
-    pub to: Option<Addressee>,
+    pub to: Option<DatagramAddress>,
     pub sges: Vec<Sge>,
     pub inline: Option<Vec<UserMemory>>,
 }
@@ -83,13 +85,13 @@ impl Work {
     }
 
     pub fn to(mut self, destination: Destination, qkey: Qkey) -> Work {
-        self.to = Some(Addressee { destination, qkey, route: GlobalRoute::default() });
+        self.to = Some(DatagramAddress { destination, qkey, route: GlobalRoute::default() });
         self
     }
 
     /// How packets to there are to travel; behind [`Work::to`].
     pub fn by(mut self, route: GlobalRoute) -> Work {
-        self.to = self.to.map(|to| Addressee { route, ..to });
+        self.to = self.to.map(|to| DatagramAddress { route, ..to });
         self
     }
 

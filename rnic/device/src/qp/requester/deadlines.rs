@@ -1,8 +1,8 @@
 //! Times requests that wait for a receive, for a peer or for room: they fail after too long.
 
-use super::request_state::{Finish, Order, Verdict, WaitReason};
-use super::wait_reason::{Wait, Waiting};
-use super::{SendQueue, Unresolved};
+use super::request_state::{CompletionCondition, RequestHeader, TimeoutOutcome, WaitReason};
+use super::wait_reason::{RequestWait, WaitState};
+use super::{SendQueue, UnresolvedDatagrams};
 use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_AWAY, RECEIVER_LATE, UNRELIABLE_WAIT};
 use crate::link_peer::FarEnd;
 use crate::qp::link_table::Links;
@@ -30,8 +30,8 @@ fn first_rnr_wait(timer: u64, retries: u8) -> u64 {
 pub(super) struct OldestWait<'q> {
     sends: &'q SendQueue,
     links: &'q mut Links,
-    waiting: &'q mut Waiting,
-    unresolved: &'q mut Unresolved,
+    waiting: &'q mut WaitState,
+    unresolved: &'q mut UnresolvedDatagrams,
     meter: &'q mut Meter,
     attributes: &'q QpAttributes,
 }
@@ -39,7 +39,7 @@ pub(super) struct OldestWait<'q> {
 impl OldestWait<'_> {
     /// The oldest request waits. `Some`: it has waited too long.
     #[cold]
-    pub(super) fn note(&mut self, qp: &Qp, why: WaitReason) -> Option<Verdict> {
+    pub(super) fn note(&mut self, qp: &Qp, why: WaitReason) -> Option<TimeoutOutcome> {
         let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
         // What is longer than the ring, and begins without a receive, lacks that first.
@@ -58,7 +58,13 @@ impl OldestWait<'_> {
         }
     }
 
-    fn begin(&mut self, qp: &Qp, why: WaitReason, order: &Order, now: u64) -> Option<Verdict> {
+    fn begin(
+        &mut self,
+        qp: &Qp,
+        why: WaitReason,
+        order: &RequestHeader,
+        now: u64,
+    ) -> Option<TimeoutOutcome> {
         let (position, done) = (order.position, order.done);
         let reliable = qp.service.is_reliable();
         let retries = match qp.service {
@@ -87,7 +93,7 @@ impl OldestWait<'_> {
             WaitReason::Room | WaitReason::Peer => Some(now + self.unreliable_wait(qp)),
             WaitReason::Link => Some(now + ANSWER_WAIT),
         };
-        self.waiting.begin(Wait { why, position, done, deadline, retries });
+        self.waiting.begin(RequestWait { why, position, done, deadline, retries });
         if deadline.is_some() {
             // The progress thread may sleep, for longer than that or without a limit: it looks
             // after us since another wait, which has ended in between.
@@ -127,20 +133,26 @@ impl OldestWait<'_> {
     }
 
     /// The deadline passed.
-    fn expire(&mut self, qp: &Qp, order: &Order, wait: Wait, now: u64) -> Option<Verdict> {
+    fn expire(
+        &mut self,
+        qp: &Qp,
+        order: &RequestHeader,
+        wait: RequestWait,
+        now: u64,
+    ) -> Option<TimeoutOutcome> {
         match wait.why {
             WaitReason::Receive => {
                 // Seven means for ever (specification 9.7.5.2.8).
                 let retries = if wait.retries == 7 { 7 } else { wait.retries.saturating_sub(1) };
                 if retries == 0 {
-                    return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR));
+                    return Some(TimeoutOutcome::Fail(status::RNR_RETRY_EXC_ERR));
                 }
                 let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
                 let deadline = timer.map(|timer| now + timer);
-                self.waiting.begin(Wait { deadline, retries, ..wait });
+                self.waiting.begin(RequestWait { deadline, retries, ..wait });
                 None
             }
-            _ if qp.service.is_reliable() => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
+            _ if qp.service.is_reliable() => Some(TimeoutOutcome::Fail(status::RETRY_EXC_ERR)),
             // Its receiver may be kept from running, and it holds up no other message.
             WaitReason::Room
                 if qp.service == Service::Ud
@@ -148,7 +160,7 @@ impl OldestWait<'_> {
                     && !self.sends.holds_up_others() =>
             {
                 let deadline = Some(now + UNRELIABLE_WAIT);
-                self.waiting.begin(Wait { deadline, retries: wait.retries - 1, ..wait });
+                self.waiting.begin(RequestWait { deadline, retries: wait.retries - 1, ..wait });
                 None
             }
             _ => {
@@ -166,7 +178,7 @@ impl OldestWait<'_> {
                 if let Some(destination) = destination.filter(|_| wait.why == WaitReason::Link) {
                     self.unresolved.lose(&destination);
                 }
-                Some(Verdict::Drop)
+                Some(TimeoutOutcome::Drop)
             }
         }
     }
@@ -192,7 +204,7 @@ impl Inner {
             }
             return Ok(());
         };
-        let unconsumed = matches!(oldest.finish, Finish::Consumed(..));
+        let unconsumed = matches!(oldest.finish, CompletionCondition::Consumed(..));
         let Some(link) = self.links.first_mut() else { return Ok(()) };
         let why = if !link.takes_requests(qp.service) {
             WaitReason::Peer
@@ -203,8 +215,8 @@ impl Inner {
             return Ok(());
         };
         match self.oldest_wait().note(qp, why) {
-            Some(Verdict::Fail(why)) => self.enter_error(qp, Some(why)),
-            Some(Verdict::Drop) => {
+            Some(TimeoutOutcome::Fail(why)) => self.enter_error(qp, Some(why)),
+            Some(TimeoutOutcome::Drop) => {
                 self.sends.settle_oldest();
                 self.reap(qp)?;
             }
@@ -233,7 +245,7 @@ impl Inner {
     }
 }
 
-impl Waiting {
+impl WaitState {
     /// When the progress thread must look again, if nothing else happens.
     pub(crate) fn deadline(&self, links: &Links, service: Service) -> Option<u64> {
         let request = self.now().and_then(|wait| wait.deadline);
@@ -242,7 +254,7 @@ impl Waiting {
 }
 
 #[inline(never)]
-fn join_waiting_list(waiting: &mut Waiting, links: &mut Links, qp: &Qp) {
+fn join_waiting_list(waiting: &mut WaitState, links: &mut Links, qp: &Qp) {
     waiting.list();
     links.be_watched(qp);
     qp.shared.look_after(&qp.me);

@@ -8,10 +8,10 @@ use super::transmit::last_flags;
 use crate::limits::CHUNK;
 use crate::memory_region::RegionCache;
 use crate::page_grants::Grants;
-use crate::qp::attached_counters::Counting;
+use crate::qp::attached_counters::AttachedCounters;
 use crate::qp::link_table::Links;
 use crate::qp::qp_attributes::{QpAttributes, State};
-use crate::qp::state_machine::Machine;
+use crate::qp::state_machine::StateMachine;
 use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
 use crate::scatter_gather::resolve;
@@ -26,7 +26,12 @@ use std::sync::atomic::Ordering;
 
 impl PathSelection {
     /// After a change of state, or of what is counted.
-    pub(crate) fn choose(&mut self, machine: &Machine, service: Service, counting: &Counting) {
+    pub(crate) fn choose(
+        &mut self,
+        machine: &StateMachine,
+        service: Service,
+        counting: &AttachedCounters,
+    ) {
         let is_allowed = machine.state() == State::Rts
             && matches!(service, Service::Rc | Service::Uc)
             && !counting.is_enabled();

@@ -1,15 +1,15 @@
 //! Requests in which the peer has no part: keys of memory windows begin and end.
 
-use super::{Finish, Order, Step};
+use super::{CompletionCondition, RequestHeader, TryOutcome};
 use crate::memory_window::Bind;
 use crate::qp::Qp;
 use crate::verbs_constants::{opcode, status};
 use omniverb_terms::{Lkey, Rkey};
 
-impl Order {
+impl RequestHeader {
     /// Binds a window, or ends its key. `has_bound` is set if the queue pair may have bound one.
     #[cold]
-    pub(super) fn do_locally(&self, qp: &Qp, has_bound: &mut bool) -> Step {
+    pub(super) fn do_locally(&self, qp: &Qp, has_bound: &mut bool) -> TryOutcome {
         let regions = &qp.shared.regions;
         let (done, why) = match self.opcode {
             opcode::BIND_MW => {
@@ -28,6 +28,6 @@ impl Order {
                 (ended, status::LOC_QP_OP_ERR)
             }
         };
-        if done { Step::Started(Finish::Done) } else { Step::Fail(why) }
+        if done { TryOutcome::Started(CompletionCondition::Done) } else { TryOutcome::Fail(why) }
     }
 }

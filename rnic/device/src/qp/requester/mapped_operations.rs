@@ -7,7 +7,7 @@
 //! order is the CPU's: what was written by earlier mapped operations is visible before anything
 //! published afterwards.
 
-use super::{Finish, Order, Step, WaitReason};
+use super::{CompletionCondition, RequestHeader, TryOutcome, WaitReason};
 use crate::page_grants::{ExtentOffset, GrantLookup, Grants};
 use crate::qp::link_table::Links;
 use crate::qp::statistics::Meter;
@@ -20,7 +20,7 @@ use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::{Qpn, Rkey, Service};
 
 /// Where bytes of the peer are mapped here.
-enum Mapped {
+enum MappedRange {
     /// In one extent.
     Whole(ExtentOffset),
     /// In several extents, which have to be looked up one after the other.
@@ -29,10 +29,10 @@ enum Mapped {
 
 /// What is mapped of an access, if it wholly is. Pages that may be had are asked for.
 #[inline(always)]
-fn mapped(qp: &Qp, peer: Qpn, rkey: Rkey, reach: GrantLookup) -> Option<Mapped> {
+fn mapped(qp: &Qp, peer: Qpn, rkey: Rkey, reach: GrantLookup) -> Option<MappedRange> {
     match reach {
-        GrantLookup::Mapped(place) => Some(Mapped::Whole(place)),
-        GrantLookup::Spread => Some(Mapped::Spread),
+        GrantLookup::Mapped(place) => Some(MappedRange::Whole(place)),
+        GrantLookup::Spread => Some(MappedRange::Spread),
         GrantLookup::Ask(at, length) => {
             qp.shared.host.request_grant(qp.number, peer, rkey, (at, length));
             None
@@ -70,9 +70,9 @@ impl MappedPages<'_> {
     pub(super) fn write(
         &mut self,
         qp: &Qp,
-        order: &mut Order,
+        order: &mut RequestHeader,
         parts: &[UserMemory],
-    ) -> Result<Option<Step>, Broken> {
+    ) -> Result<Option<TryOutcome>, Broken> {
         let drained = self.ring_is_drained()?;
         let Some(link) = self.links.first_mut() else { return Ok(None) };
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
@@ -82,13 +82,13 @@ impl MappedPages<'_> {
         let Some(mapped) = mapped(qp, link.peer.qpn, order.rkey, reach) else { return Ok(None) };
         if !drained {
             let detour = self.grants.take_detour(order.length);
-            return Ok((!detour).then_some(Step::Wait(WaitReason::Order)));
+            return Ok((!detour).then_some(TryOutcome::Wait(WaitReason::Order)));
         }
         self.grants.end_detours();
         if with_immediate && link.endpoint.credit() == Credit::None {
             return Ok(None);
         }
-        let Mapped::Whole(place) = mapped else {
+        let MappedRange::Whole(place) = mapped else {
             if !self.write_spread(qp, order, parts, epoch) {
                 return Ok(None);
             }
@@ -118,22 +118,29 @@ impl MappedPages<'_> {
 
     /// The bytes of a WRITE are in their place.
     #[inline(always)]
-    fn written(&mut self, qp: &Qp, order: &mut Order) -> Result<Option<Step>, Broken> {
+    fn written(
+        &mut self,
+        qp: &Qp,
+        order: &mut RequestHeader,
+    ) -> Result<Option<TryOutcome>, Broken> {
         self.meter.mapped();
         if order.opcode == opcode::RDMA_WRITE_WITH_IMM {
             return Ok(Some(
                 match self
                     .links
                     .first_mut()
-                    .map_or(Ok(Step::Wait(WaitReason::Peer)), |link| link.write_placed(order))?
-                {
+                    .map_or(Ok(TryOutcome::Wait(WaitReason::Peer)), |link| {
+                        link.write_placed(order)
+                    })? {
                     // A peer that closes never consumes; UC does not wait for it.
-                    Step::Started(_) if qp.service == Service::Uc => Step::Started(Finish::Done),
+                    TryOutcome::Started(_) if qp.service == Service::Uc => {
+                        TryOutcome::Started(CompletionCondition::Done)
+                    }
                     step => step,
                 },
             ));
         }
-        Ok(Some(Step::Started(Finish::Done)))
+        Ok(Some(TryOutcome::Started(CompletionCondition::Done)))
     }
 
     /// READ and atomics, those included that find nothing; `outstanding`: how many are under way.
@@ -142,10 +149,10 @@ impl MappedPages<'_> {
     pub(super) fn fetch(
         &mut self,
         qp: &Qp,
-        order: &mut Order,
+        order: &mut RequestHeader,
         parts: &[UserMemory],
         outstanding: usize,
-    ) -> Result<Option<Step>, Broken> {
+    ) -> Result<Option<TryOutcome>, Broken> {
         let drained = self.ring_is_drained()?;
         let Some(link) = self.links.first_mut() else { return Ok(None) };
         let epoch = link.endpoint.peer_epoch();
@@ -160,15 +167,15 @@ impl MappedPages<'_> {
         let Some(mapped) = mapped(qp, link.peer.qpn, order.rkey, reach) else { return Ok(None) };
         // What was asked for earlier may be on its way to the same place of ours.
         if !drained || outstanding > 0 {
-            return Ok(Some(Step::Wait(WaitReason::Order)));
+            return Ok(Some(TryOutcome::Wait(WaitReason::Order)));
         }
-        let Mapped::Whole(place) = mapped else {
+        let MappedRange::Whole(place) = mapped else {
             // An atomic that lies in two extents is misaligned.
             let done = is_read && self.read_spread(qp, order, parts, epoch);
             if done {
                 self.meter.mapped();
             }
-            return Ok(done.then_some(Step::Started(Finish::Done)));
+            return Ok(done.then_some(TryOutcome::Started(CompletionCondition::Done)));
         };
         let outside = (qp.shared.toll(), &*qp.shared.host);
         let at_hand = self.grants.at_hand(outside, place, length as usize);
@@ -206,12 +213,18 @@ impl MappedPages<'_> {
             }
         }
         self.meter.mapped();
-        Ok(Some(Step::Started(Finish::Done)))
+        Ok(Some(TryOutcome::Started(CompletionCondition::Done)))
     }
 
     /// A WRITE to several extents. False: nothing was written.
     #[cold]
-    fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {
+    fn write_spread(
+        &mut self,
+        qp: &Qp,
+        order: &RequestHeader,
+        parts: &[UserMemory],
+        epoch: u64,
+    ) -> bool {
         self.each_extent(qp, order, epoch, |window, offset, (done, length)| {
             pieces(parts, done, length, |at, piece| {
                 window.fill_last_byte_last(offset + at as usize, piece);
@@ -221,7 +234,13 @@ impl MappedPages<'_> {
 
     /// A READ of several extents. False: nothing was read.
     #[cold]
-    fn read_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {
+    fn read_spread(
+        &mut self,
+        qp: &Qp,
+        order: &RequestHeader,
+        parts: &[UserMemory],
+        epoch: u64,
+    ) -> bool {
         self.each_extent(qp, order, epoch, |window, offset, (done, length)| {
             pieces(parts, done, length, |at, piece| window.drain(offset + at as usize, piece));
         })
@@ -232,7 +251,7 @@ impl MappedPages<'_> {
     fn each_extent(
         &mut self,
         qp: &Qp,
-        order: &Order,
+        order: &RequestHeader,
         epoch: u64,
         mut act: impl FnMut(&Window, usize, (u64, u64)),
     ) -> bool {

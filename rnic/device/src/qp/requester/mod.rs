@@ -32,20 +32,21 @@ mod unresolved_datagrams;
 mod wait_reason;
 mod wake_peer;
 
-pub(super) use path_selection::{PathSelection, Rules};
+pub(super) use path_selection::{AttributeRules, PathSelection};
 pub(super) use peer_polling::PeerPolling;
 use request_state::{
-    ATOMIC_BYTES, Finish, KeptData, Order, SendEntry, Step, Verdict, WaitReason, keep, local_access,
+    ATOMIC_BYTES, CompletionCondition, KeptData, RequestHeader, SendEntry, TimeoutOutcome,
+    TryOutcome, WaitReason, keep, local_access,
 };
 pub(super) use send_queue::SendQueue;
-pub(super) use unresolved_datagrams::Unresolved;
-pub(super) use wait_reason::Waiting;
+pub(super) use unresolved_datagrams::UnresolvedDatagrams;
+pub(super) use wait_reason::WaitState;
 
-use crate::cq::{Entry, Release, Solicits};
+use crate::cq::{Entry, SlotRelease, SolicitedEvent};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
-use crate::qp::attached_counters::{Completes, Counting};
+use crate::qp::attached_counters::{AttachedCounters, SendCompletion};
 use crate::qp::qp_attributes::State;
-use crate::qp::state_machine::Machine;
+use crate::qp::state_machine::StateMachine;
 use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp, Signaling};
 use crate::receive_ring::SgeList;
@@ -76,7 +77,7 @@ fn is_flush(work: &SendWork<'_>) -> bool {
     flushes(work.swap).is_some() && matches!(work.data, Data::Gather([]))
 }
 
-impl Machine {
+impl StateMachine {
     /// Checks what can be checked before a request is queued; returns its length.
     #[inline(always)]
     pub(crate) fn check_post(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
@@ -133,7 +134,7 @@ impl SendQueue {
     }
 
     /// Whether a request waits for others: fencing, and the bound on outstanding READs and atomics.
-    fn holds_up(&self, order: &Order, max_rd_atomic: u8) -> bool {
+    fn holds_up(&self, order: &RequestHeader, max_rd_atomic: u8) -> bool {
         let outstanding = self.outstanding();
         (order.flags & send_flags::FENCE != 0 && outstanding > 0)
             // What is under way may use the key still.
@@ -166,7 +167,7 @@ impl Inner {
     /// A request that cannot be done on the spot, or perhaps not at all.
     #[inline(never)]
     fn post_slowly(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> Result<(), PostError> {
-        let mut order = Order {
+        let mut order = RequestHeader {
             wr_id: work.wr_id,
             opcode: work.opcode,
             flags: work.flags,
@@ -191,11 +192,11 @@ impl Inner {
         }
         if self.sends.is_empty() && self.machine.state() == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
-                Ok(Step::Started(Finish::Done)) => {
+                Ok(TryOutcome::Started(CompletionCondition::Done)) => {
                     order.complete((&mut self.counting, &mut self.meter), qp, status::SUCCESS);
                     return Ok(());
                 }
-                Ok(Step::Started(finish)) => {
+                Ok(TryOutcome::Started(finish)) => {
                     self.sends.push(SendEntry { order, data: keep(&work.data, &order), finish });
                     self.sends.start_next(finish);
                     if self.settle(qp) {
@@ -203,12 +204,12 @@ impl Inner {
                     }
                     return Ok(());
                 }
-                Ok(Step::Wait(_)) => {}
-                Ok(Step::Fail(why)) => {
+                Ok(TryOutcome::Wait(_)) => {}
+                Ok(TryOutcome::Fail(why)) => {
                     self.sends.push(SendEntry {
                         order,
                         data: KeptData::Gather(SgeList::default()),
-                        finish: Finish::Done,
+                        finish: CompletionCondition::Done,
                     });
                     self.enter_error(qp, Some(why));
                     return Ok(());
@@ -219,7 +220,7 @@ impl Inner {
             }
         }
         let data = keep(&work.data, &order);
-        self.enqueue(qp, SendEntry { order, data, finish: Finish::Done });
+        self.enqueue(qp, SendEntry { order, data, finish: CompletionCondition::Done });
         Ok(())
     }
 
@@ -239,16 +240,21 @@ impl Inner {
 
     /// Tries a request that has no unstarted request before it.
     #[inline(always)]
-    fn attempt(&mut self, qp: &Qp, order: &mut Order, data: &Data<'_>) -> Result<Step, Broken> {
+    fn attempt(
+        &mut self,
+        qp: &Qp,
+        order: &mut RequestHeader,
+        data: &Data<'_>,
+    ) -> Result<TryOutcome, Broken> {
         if order.length > MESSAGE_MAX || (order.is_eight_long() && order.length != ATOMIC_BYTES) {
-            return Ok(Step::Fail(status::LOC_LEN_ERR));
+            return Ok(TryOutcome::Fail(status::LOC_LEN_ERR));
         }
         if order.is_local() {
             return Ok(order.do_locally(qp, &mut self.has_bound));
         }
         // Nothing may ever be outstanding, so it could never go.
         if order.needs_answer() && self.machine.attributes().max_rd_atomic == 0 {
-            return Ok(Step::Fail(status::LOC_QP_OP_ERR));
+            return Ok(TryOutcome::Fail(status::LOC_QP_OP_ERR));
         }
         match data {
             Data::Inline(parts) => self.transmit(qp, order, parts),
@@ -258,7 +264,7 @@ impl Inner {
                 let regions = &qp.shared.regions;
                 match resolve(regions, &mut self.send_cache, qp.pd, &sge, needed) {
                     Some(part) => self.transmit(qp, order, &[part]),
-                    None => Ok(Step::Fail(status::LOC_PROT_ERR)),
+                    None => Ok(TryOutcome::Fail(status::LOC_PROT_ERR)),
                 }
             }
             Data::Gather(list) => self.attempt_list(qp, order, list),
@@ -266,7 +272,12 @@ impl Inner {
     }
 
     #[inline(never)]
-    fn attempt_list(&mut self, qp: &Qp, order: &mut Order, list: &[Sge]) -> Result<Step, Broken> {
+    fn attempt_list(
+        &mut self,
+        qp: &Qp,
+        order: &mut RequestHeader,
+        list: &[Sge],
+    ) -> Result<TryOutcome, Broken> {
         let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
         let mut left = order.length as usize;
         for (part, sge) in parts.iter_mut().zip(list) {
@@ -274,13 +285,13 @@ impl Inner {
             left -= sge.length as usize;
             match resolve(&qp.shared.regions, &mut self.send_cache, qp.pd, &sge, needed) {
                 Some(memory) => *part = memory,
-                None => return Ok(Step::Fail(status::LOC_PROT_ERR)),
+                None => return Ok(TryOutcome::Fail(status::LOC_PROT_ERR)),
             }
         }
         self.transmit(qp, order, &parts[..list.len().min(SGE_MAX as usize)])
     }
 
-    fn attempt_kept(&mut self, qp: &Qp, entry: &mut SendEntry) -> Result<Step, Broken> {
+    fn attempt_kept(&mut self, qp: &Qp, entry: &mut SendEntry) -> Result<TryOutcome, Broken> {
         let SendEntry { order, data, .. } = entry;
         match data {
             KeptData::Gather(list) => self.attempt(qp, order, &Data::Gather(list.as_slice())),
@@ -315,14 +326,14 @@ impl Inner {
             let Some((place, mut entry)) = self.sends.take_next() else { break };
             let step = if self.sends.holds_up(&entry.order, self.machine.attributes().max_rd_atomic)
             {
-                Ok(Step::Wait(WaitReason::Order))
+                Ok(TryOutcome::Wait(WaitReason::Order))
             } else {
                 self.attempt_kept(qp, &mut entry)
             };
             self.sends.put_back(place, entry);
             let is_oldest = !self.sends.has_started();
             let verdict = match step.map_err(|broken| (0, broken))? {
-                Step::Started(finish) => {
+                TryOutcome::Started(finish) => {
                     self.sends.start_next(finish);
                     if is_oldest {
                         self.reap(qp)?;
@@ -332,16 +343,16 @@ impl Inner {
                 // Completions come in order: whatever waits or fails behind others that are on
                 // their way is judged when it is the oldest.
                 _ if !is_oldest => break,
-                Step::Fail(why) => Some(Verdict::Fail(why)),
-                Step::Wait(why) => self.oldest_wait().note(qp, why),
+                TryOutcome::Fail(why) => Some(TimeoutOutcome::Fail(why)),
+                TryOutcome::Wait(why) => self.oldest_wait().note(qp, why),
             };
             match verdict {
                 None => break,
-                Some(Verdict::Drop) => {
-                    self.sends.start_next(Finish::Done);
+                Some(TimeoutOutcome::Drop) => {
+                    self.sends.start_next(CompletionCondition::Done);
                     self.reap(qp)?;
                 }
-                Some(Verdict::Fail(why)) => {
+                Some(TimeoutOutcome::Fail(why)) => {
                     self.enter_error(qp, Some(why));
                     return Ok(());
                 }
@@ -369,9 +380,9 @@ impl Inner {
         }
         while let Some(entry) = self.sends.oldest_started() {
             match entry.finish {
-                Finish::Done => {}
-                Finish::Response => break,
-                Finish::Consumed(index, position) => {
+                CompletionCondition::Done => {}
+                CompletionCondition::Response => break,
+                CompletionCondition::Consumed(index, position) => {
                     let Some(link) = self.links.get_mut(index) else { break };
                     match link.endpoint.request_consumed(position) {
                         Ok(true) => {}
@@ -393,18 +404,18 @@ impl Inner {
     }
 }
 
-impl Order {
+impl RequestHeader {
     /// Produces the completion: of signalled requests, and of every one that fails.
     pub(crate) fn complete(
         &self,
-        (counting, meter): (&mut Counting, &mut Meter),
+        (counting, meter): (&mut AttachedCounters, &mut Meter),
         qp: &Qp,
         why: u32,
     ) {
-        let Order { wr_id, opcode, flags, length, position, .. } = *self;
+        let RequestHeader { wr_id, opcode, flags, length, position, .. } = *self;
         let completes = match why != status::SUCCESS || is_signalled(qp, flags) {
-            true => Completes::InCq,
-            false => Completes::Silently,
+            true => SendCompletion::InCq,
+            false => SendCompletion::Silently,
         };
         counting.sent(qp, (opcode, length, position), why, completes);
         match why {
@@ -452,8 +463,8 @@ fn push_send(qp: &Qp, wr_id: u64, opcode: u32, length: u64, position: u64, statu
     };
     let wc =
         Wc { wr_id, status, opcode, byte_len: length as u32, qp_num: qp.number.0, ..Wc::default() };
-    let release = Release::Send { slot: qp.slot, position };
-    if !qp.send_cq.push(Entry::new(wc, release, Solicits::Nothing)) {
+    let release = SlotRelease::Send { slot: qp.slot, position };
+    if !qp.send_cq.push(Entry::new(wc, release, SolicitedEvent::Nothing)) {
         qp.cq_overflowed();
     }
 }

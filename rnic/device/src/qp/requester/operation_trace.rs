@@ -5,9 +5,9 @@
 //! begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
 use super::request_state::TraceNumbers;
-use super::trace_numbers::{Attempt, packets};
+use super::trace_numbers::{PsnUse, packets};
 use super::transmit::last_flags;
-use super::{Finish, Order, PathSelection, Step, WaitReason};
+use super::{CompletionCondition, PathSelection, RequestHeader, TryOutcome, WaitReason};
 use crate::qp::link_table::{LinkEnd, Links};
 use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::{Inner, Qp};
@@ -59,9 +59,9 @@ impl Inner {
     pub(super) fn transmit_watched(
         &mut self,
         qp: &Qp,
-        order: &mut Order,
+        order: &mut RequestHeader,
         parts: &[UserMemory],
-    ) -> Result<Step, Broken> {
+    ) -> Result<TryOutcome, Broken> {
         let attributes = self.machine.attributes();
         if self.path.is_strict()
             && let Some(step) = order.unforgiven(qp, self.links.first(), attributes)
@@ -74,25 +74,25 @@ impl Inner {
         let time = qp.shared.host.now();
         let step = self.transmit_untraced(qp, order, parts)?;
         if qp.service == Service::Ud {
-            if matches!(step, Step::Started(_)) {
+            if matches!(step, TryOutcome::Started(_)) {
                 self.traces().datagram(qp, order, parts, time);
             }
             return Ok(step);
         }
         match step {
-            Step::Started(Finish::Done) => match order.traced.take() {
+            TryOutcome::Started(CompletionCondition::Done) => match order.traced.take() {
                 Some(numbers) => self.traces().acknowledged(qp, numbers),
                 None => self.traces().done(qp, order, parts, time),
             },
-            Step::Wait(WaitReason::Receive) if !order.has_begun && !order.has_traced_wait => {
+            TryOutcome::Wait(WaitReason::Receive) if !order.has_begun && !order.has_traced_wait => {
                 order.has_traced_wait = true;
                 self.traces().request(qp, order, parts, time, NOT_READY);
             }
-            Step::Started(_) if order.traced.is_none() => {
+            TryOutcome::Started(_) if order.traced.is_none() => {
                 order.traced = self.traces().request(qp, order, parts, time, 0);
             }
             // The rest of it follows; the whole is known now.
-            Step::Wait(_) if order.traced.is_none() && order.has_begun => {
+            TryOutcome::Wait(_) if order.traced.is_none() && order.has_begun => {
                 order.traced = self.traces().request(qp, order, parts, time, 0);
             }
             _ => {}
@@ -116,7 +116,7 @@ pub(super) struct Traces<'q> {
 
 impl Traces<'_> {
     /// A request that was done at once.
-    fn done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+    fn done(&mut self, qp: &Qp, order: &RequestHeader, parts: &[UserMemory], time: u64) {
         let acknowledged = qp.service == Service::Rc && !order.needs_answer();
         let flags = if acknowledged { ACKNOWLEDGED } else { 0 };
         let numbers = self.request(qp, order, parts, time, flags);
@@ -128,7 +128,7 @@ impl Traces<'_> {
     fn request(
         &mut self,
         qp: &Qp,
-        order: &Order,
+        order: &RequestHeader,
         parts: &[UserMemory],
         time: u64,
         flags: u32,
@@ -147,7 +147,7 @@ impl Traces<'_> {
             _ => Kind::Send,
         };
         let length = if order.is_atomic() { 0 } else { order.length };
-        let attempt = if not_ready { Attempt::WillBeRepeated } else { Attempt::Counts };
+        let attempt = if not_ready { PsnUse::WillBeRepeated } else { PsnUse::Counts };
         let tracing = self.path.tracing_mut()?;
         let count = packets(length, trace.path_mtu);
         let numbers = tracing.number(self.attributes.sq_psn, count, attempt);
@@ -201,7 +201,7 @@ impl Traces<'_> {
     pub(super) fn answer(
         &mut self,
         qp: &Qp,
-        order: &Order,
+        order: &RequestHeader,
         numbers: TraceNumbers,
         parts: &[UserMemory],
     ) {
@@ -222,7 +222,7 @@ impl Traces<'_> {
         }
     }
 
-    fn datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+    fn datagram(&mut self, qp: &Qp, order: &RequestHeader, parts: &[UserMemory], time: u64) {
         let Some(to) = order.to else { return };
         let index = self.links.to(&to.destination);
         let Some(index) = index else { return }; // it is held back
@@ -246,7 +246,7 @@ impl Traces<'_> {
         let Some(link) = self.links.get(index).filter(|link| link.is_traced()) else { return };
         let Request::Datagram { flags, immediate, qkey } = *request else { return };
         let Some(tracing) = self.path.tracing_mut() else { return };
-        let numbers = tracing.number(self.attributes.sq_psn, 1, Attempt::Counts);
+        let numbers = tracing.number(self.attributes.sq_psn, 1, PsnUse::Counts);
         let trace = Trace {
             kind: Kind::Datagram,
             flags: flags & SHOWN,

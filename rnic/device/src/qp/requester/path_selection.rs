@@ -18,7 +18,7 @@ enum FastPathState {
 
 /// How exactly attributes of the two ends have to fit each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rules {
+pub(crate) enum AttributeRules {
     /// As on direct links without more: what has no effect there is not looked at.
     Lenient,
     /// As a wire may make them count: `OMNIVERB_STRICT`.
@@ -60,8 +60,8 @@ impl PathSelection {
     }
 
     /// For a QP in RESET; the rules stay.
-    pub(crate) fn new(rules: Rules) -> PathSelection {
-        PathSelection { is_strict: rules == Rules::Strict, ..PathSelection::default() }
+    pub(crate) fn new(rules: AttributeRules) -> PathSelection {
+        PathSelection { is_strict: rules == AttributeRules::Strict, ..PathSelection::default() }
     }
 
     /// The QP's new state allows the fast path, if requests are plain.

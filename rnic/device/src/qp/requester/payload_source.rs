@@ -27,7 +27,12 @@ pub(crate) struct Sources {
 impl Sources {
     /// So many bytes of this region were copied. When it is worth while, the engine is asked to map
     /// it.
-    pub(crate) fn note_copied(&mut self, endpoint: &mut Endpoint, origin: &Origin, bytes: u64) {
+    pub(crate) fn note_copied(
+        &mut self,
+        endpoint: &mut Endpoint,
+        origin: &PayloadOrigin,
+        bytes: u64,
+    ) {
         let key = origin.source.key;
         let copied = &mut self.copied[slot(key)];
         if copied.0 != key {
@@ -89,7 +94,7 @@ impl Sources {
 
 /// Where the payload of a request is.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin {
+pub(crate) struct PayloadOrigin {
     pub(super) source: Source,
     /// The engine reaches it, so it need not be copied.
     pub(super) is_reached: bool,
@@ -97,14 +102,14 @@ pub(crate) struct Origin {
     worth: u64,
 }
 
-impl Origin {
+impl PayloadOrigin {
     /// Where a payload is, if it may stay there, now or later. `region`: the one that it lies in.
     /// `reaches`: whether the engine has the region of a key mapped.
     pub(super) fn of(
         region: &Region,
         part: &UserMemory,
         reaches: impl FnOnce(Rkey) -> bool,
-    ) -> Option<Origin> {
+    ) -> Option<PayloadOrigin> {
         let (begin, end) = (region.memory.address(), region.memory.address() + region.memory.len());
         let whole = begin.next_multiple_of(PAGE_BYTES)..end - end % PAGE_BYTES;
         let inside = part.address() >= whole.start && part.address() + part.len() <= whole.end;
@@ -119,6 +124,6 @@ impl Origin {
             region.moved.note(part.len() as u64);
         }
         let worth = SOURCE_WORTH.max(region.memory.len() as u64);
-        Some(Origin { source: Source { key, address }, is_reached, worth })
+        Some(PayloadOrigin { source: Source { key, address }, is_reached, worth })
     }
 }

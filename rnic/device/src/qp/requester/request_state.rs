@@ -1,7 +1,7 @@
 //! A work request on its way: what was asked for, how far it has got, and what it waits for.
 
 use crate::receive_ring::SgeList;
-use crate::send_work_request::{Addressee, Data};
+use crate::send_work_request::{Data, DatagramAddress};
 use crate::verbs_constants::{access, opcode};
 use omniverb_terms::{Psn, Rkey};
 
@@ -19,7 +19,7 @@ pub(crate) struct TraceNumbers {
 
 /// A work request without its data.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Order {
+pub(crate) struct RequestHeader {
     pub(super) wr_id: u64,
     pub(super) opcode: u32,
     pub(super) flags: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Order {
     pub(super) swap: u64,
     /// XRC: the SRQ it is for.
     pub(super) srq: u32,
-    pub(super) to: Option<Addressee>,
+    pub(super) to: Option<DatagramAddress>,
     /// Bytes in all.
     pub(super) length: u64,
     /// Bytes handed to the link, or for a READ received.
@@ -56,9 +56,9 @@ pub(crate) enum KeptData {
 /// A work request that did not finish when it was posted.
 #[derive(Default)]
 pub(crate) struct SendEntry {
-    pub(in crate::qp) order: Order,
+    pub(in crate::qp) order: RequestHeader,
     pub(super) data: KeptData,
-    pub(super) finish: Finish,
+    pub(super) finish: CompletionCondition,
 }
 
 impl Default for KeptData {
@@ -69,7 +69,7 @@ impl Default for KeptData {
 
 /// When a started request is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub(crate) enum CompletionCondition {
     /// It is complete.
     #[default]
     Done,
@@ -80,9 +80,9 @@ pub(crate) enum Finish {
 }
 
 /// What came of trying a request.
-pub(crate) enum Step {
+pub(crate) enum TryOutcome {
     /// It is on its way (or done).
-    Started(Finish),
+    Started(CompletionCondition),
     /// It has to wait, and is to be tried again.
     Wait(WaitReason),
     /// It fails with this completion status.
@@ -105,14 +105,14 @@ pub(crate) enum WaitReason {
 }
 
 /// What becomes of a request that waited too long.
-pub(crate) enum Verdict {
+pub(crate) enum TimeoutOutcome {
     /// An unreliable message is lost: it completes.
     Drop,
     /// It fails with this status.
     Fail(u32),
 }
 
-impl Order {
+impl RequestHeader {
     #[inline(always)]
     pub(super) fn needs_answer(&self) -> bool {
         self.brings_back() || matches!(self.opcode, opcode::ATOMIC_WRITE | opcode::FLUSH)
@@ -146,12 +146,12 @@ impl Order {
 }
 
 #[inline(always)]
-pub(super) fn local_access(order: &Order) -> u32 {
+pub(super) fn local_access(order: &RequestHeader) -> u32 {
     if order.brings_back() { access::LOCAL_WRITE } else { 0 }
 }
 
 /// Keeps what a queued request needs later; inline data is copied now.
-pub(super) fn keep(data: &Data<'_>, order: &Order) -> KeptData {
+pub(super) fn keep(data: &Data<'_>, order: &RequestHeader) -> KeptData {
     match data {
         Data::Gather(list) => KeptData::Gather(SgeList::new(list)),
         Data::Inline(parts) => {

@@ -32,9 +32,9 @@ impl Inner {
         let placed = self.place(qp, index, &mut entry, response, record);
         self.sends.put_back(at, entry);
         match placed? {
-            Placed::More => {}
-            Placed::Complete => self.sends.answered(),
-            Placed::Protection => {
+            PlacedResponse::More => {}
+            PlacedResponse::Complete => self.sends.answered(),
+            PlacedResponse::Protection => {
                 // Those before it are complete or will never be: the peer answers in order.
                 self.enter_error(qp, Some(status::LOC_PROT_ERR));
                 return Ok(());
@@ -51,14 +51,14 @@ impl Inner {
         entry: &mut super::SendEntry,
         response: &Response,
         record: &Record,
-    ) -> Result<Placed, Broken> {
+    ) -> Result<PlacedResponse, Broken> {
         let order = &mut entry.order;
         if !order.brings_back() {
             let Response::AtomicResult { .. } = *response else { return Err(Broken) };
             if let Some(numbers) = order.traced.take() {
                 self.traces().answer(qp, order, numbers, &[]);
             }
-            return Ok(Placed::Complete);
+            return Ok(PlacedResponse::Complete);
         }
         let list = match &entry.data {
             KeptData::Gather(list) => list.as_slice(),
@@ -73,7 +73,7 @@ impl Inner {
             left -= sge.length as usize;
             match resolve(regions, cache, qp.pd, &sge, access::LOCAL_WRITE) {
                 Some(part) => parts.push(part),
-                None => return Ok(Placed::Protection),
+                None => return Ok(PlacedResponse::Protection),
             }
         }
         let link = &self.links[index].endpoint;
@@ -88,15 +88,15 @@ impl Inner {
                     link.response_payload(record, at as usize, piece);
                 });
                 order.done += length;
-                if last { Placed::Complete } else { Placed::More }
+                if last { PlacedResponse::Complete } else { PlacedResponse::More }
             }
             Response::AtomicResult { original } if order.is_atomic() => {
                 scatter_number(&parts, original);
-                Placed::Complete
+                PlacedResponse::Complete
             }
             _ => return Err(Broken),
         };
-        if matches!(placed, Placed::Complete)
+        if matches!(placed, PlacedResponse::Complete)
             && let Some(numbers) = order.traced.take()
         {
             self.traces().answer(qp, order, numbers, &parts);
@@ -155,7 +155,7 @@ fn status_of(refusal: Refusal) -> u32 {
 }
 
 /// What became of an answer.
-enum Placed {
+enum PlacedResponse {
     More,
     Complete,
     Protection,

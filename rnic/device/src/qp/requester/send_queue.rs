@@ -4,7 +4,7 @@
 //! start in order. Of those that have started some are complete when an answer has come; answers
 //! come in the order of asking. Only the oldest request is ever taken off.
 
-use super::request_state::{Finish, SendEntry};
+use super::request_state::{CompletionCondition, SendEntry};
 use std::collections::VecDeque;
 
 /// The send queue of a QP.
@@ -124,11 +124,11 @@ impl SendQueue {
     }
 
     /// The next request is on its way, and complete as `finish` says.
-    pub(super) fn start_next(&mut self, finish: Finish) {
+    pub(super) fn start_next(&mut self, finish: CompletionCondition) {
         let Some(entry) = self.entries.get_mut(self.started) else { return };
         entry.finish = finish;
         self.started += 1;
-        if finish == Finish::Response {
+        if finish == CompletionCondition::Response {
             self.unanswered.push_back(entry.order.position);
         }
     }
@@ -139,14 +139,14 @@ impl SendQueue {
         let Some(position) = self.unanswered.pop_front() else { return };
         let at = position.wrapping_sub(oldest) as usize;
         if let Some(entry) = self.entries.get_mut(at) {
-            entry.finish = Finish::Done;
+            entry.finish = CompletionCondition::Done;
         }
     }
 
     /// Nothing is waited for any more at the oldest request, which is on its way.
     pub(super) fn settle_oldest(&mut self) {
         if let Some(entry) = self.entries.front_mut() {
-            entry.finish = Finish::Done;
+            entry.finish = CompletionCondition::Done;
         }
     }
 
@@ -185,10 +185,13 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::requester::request_state::Order;
+    use crate::qp::requester::request_state::RequestHeader;
 
     fn entry(position: u64) -> SendEntry {
-        SendEntry { order: Order { position, ..Order::default() }, ..SendEntry::default() }
+        SendEntry {
+            order: RequestHeader { position, ..RequestHeader::default() },
+            ..SendEntry::default()
+        }
     }
 
     fn queue(requests: u64) -> SendQueue {
@@ -205,8 +208,8 @@ mod tests {
         let mut queue = queue(3);
         assert!(!queue.has_begun() && queue.oldest_started().is_none());
         assert!(queue.pop_started().is_none(), "nothing has started");
-        queue.start_next(Finish::Done);
-        queue.start_next(Finish::Done);
+        queue.start_next(CompletionCondition::Done);
+        queue.start_next(CompletionCondition::Done);
         assert_eq!(queue.next().map(|entry| entry.order.position), Some(3));
         let ended = [queue.pop_started(), queue.pop_started(), queue.pop_started()];
         assert_eq!(ended.map(|entry| entry.map(|e| e.order.position)), [Some(1), Some(2), None]);
@@ -216,7 +219,12 @@ mod tests {
     #[test]
     fn answers_belong_to_the_oldest_that_asks() {
         let mut queue = queue(4);
-        for finish in [Finish::Done, Finish::Response, Finish::Done, Finish::Response] {
+        for finish in [
+            CompletionCondition::Done,
+            CompletionCondition::Response,
+            CompletionCondition::Done,
+            CompletionCondition::Response,
+        ] {
             queue.start_next(finish);
         }
         assert_eq!(queue.outstanding(), 2);
@@ -236,7 +244,7 @@ mod tests {
     #[test]
     fn a_restart_forgets_all_questions() {
         let mut queue = queue(2);
-        queue.start_next(Finish::Response);
+        queue.start_next(CompletionCondition::Response);
         let before = queue.mark();
         queue.start_again();
         assert!(queue.mark() != before && queue.outstanding() == 0 && !queue.has_started());

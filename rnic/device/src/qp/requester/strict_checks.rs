@@ -6,8 +6,8 @@
 //! to know before there is one. What would fail on a wire only if there was enough of it at once,
 //! READs beyond the responder's resources, fails always, so that it is found.
 
-use super::{Finish, Order, Step};
-use crate::platform::Forgiven;
+use super::{CompletionCondition, RequestHeader, TryOutcome};
+use crate::platform::ToleratedMismatch;
 use crate::qp::Qp;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::qp_attributes::QpAttributes;
@@ -15,7 +15,7 @@ use crate::verbs_constants::status;
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_terms::Service;
 
-impl Order {
+impl RequestHeader {
     /// What is to become of a request that a wire would not let pass; `None`: it would.
     #[cold]
     pub(super) fn unforgiven(
@@ -23,7 +23,7 @@ impl Order {
         qp: &Qp,
         link: Option<&LinkEnd>,
         attributes: &QpAttributes,
-    ) -> Option<Step> {
+    ) -> Option<TryOutcome> {
         // The engine speaks for the peer, and forgives nothing.
         let link = link.filter(|link| !link.peer.is_beyond_engine())?;
         if self.has_begun || qp.service == Service::Ud || !link.endpoint.peer_is_open() {
@@ -34,12 +34,14 @@ impl Order {
         qp.shared.host.forgiven(qp.number, what);
         Some(match what {
             // There is no answer: the message is lost.
-            _ if !qp.service.is_reliable() => Step::Started(Finish::Done),
-            Forgiven::Psn { .. } => Step::Fail(status::RETRY_EXC_ERR),
+            _ if !qp.service.is_reliable() => TryOutcome::Started(CompletionCondition::Done),
+            ToleratedMismatch::Psn { .. } => TryOutcome::Fail(status::RETRY_EXC_ERR),
             // The answer has other packets than expected.
-            Forgiven::PathMtu { .. } if self.brings_back() => Step::Fail(status::BAD_RESP_ERR),
-            Forgiven::PathMtu { .. } | Forgiven::RdAtomic { .. } => {
-                Step::Fail(status::REM_INV_REQ_ERR)
+            ToleratedMismatch::PathMtu { .. } if self.brings_back() => {
+                TryOutcome::Fail(status::BAD_RESP_ERR)
+            }
+            ToleratedMismatch::PathMtu { .. } | ToleratedMismatch::RdAtomic { .. } => {
+                TryOutcome::Fail(status::REM_INV_REQ_ERR)
             }
         })
     }
@@ -48,24 +50,24 @@ impl Order {
 /// What of this request only a direct link forgives.
 fn forgiven(
     service: Service,
-    order: &Order,
+    order: &RequestHeader,
     receiving: &Receiving,
     sending: &Sending,
     peer: &Receiving,
-) -> Option<Forgiven> {
+) -> Option<ToleratedMismatch> {
     // A UC responder takes the first packet of a message whatever its PSN (9.8.2.2).
     if service.is_reliable() && sending.sq_psn != peer.rq_psn {
-        return Some(Forgiven::Psn { ours: sending.sq_psn, theirs: peer.rq_psn });
+        return Some(ToleratedMismatch::Psn { ours: sending.sq_psn, theirs: peer.rq_psn });
     }
     // All packets of a message but the last are as long as the path MTU (9.7.4.1.6).
     let (ours, theirs) = (receiving.path_mtu, peer.path_mtu);
     if ours != theirs && order.length > 128 << ours.min(theirs) {
-        return Some(Forgiven::PathMtu { ours: 128 << ours, theirs: 128 << theirs });
+        return Some(ToleratedMismatch::PathMtu { ours: 128 << ours, theirs: 128 << theirs });
     }
     // More at once than the responder has resources for is an invalid request (9.7.4.1.5).
     let (ours, theirs) = (sending.max_rd_atomic, peer.max_dest_rd_atomic);
     if order.needs_answer() && ours > theirs {
-        return Some(Forgiven::RdAtomic { ours, theirs });
+        return Some(ToleratedMismatch::RdAtomic { ours, theirs });
     }
     None
 }

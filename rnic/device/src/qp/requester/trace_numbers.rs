@@ -13,7 +13,7 @@ const NUMBER: u32 = 0xff_ffff;
 
 /// Whether a request takes its numbers with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attempt {
+pub(super) enum PsnUse {
     /// It does: the next one has the PSN and MSN after it.
     Counts,
     /// It was not taken, for want of a receive, and will be tried again with the same numbers.
@@ -42,9 +42,9 @@ impl Tracing {
 
     /// Numbers for a request of so many packets, which the next gets, too, if this one is only
     /// tried.
-    pub(super) fn number(&mut self, sq_psn: u32, count: u64, attempt: Attempt) -> TraceNumbers {
+    pub(super) fn number(&mut self, sq_psn: u32, count: u64, attempt: PsnUse) -> TraceNumbers {
         let psn = *self.psn.get_or_insert(Psn::new(sq_psn));
-        if attempt == Attempt::Counts {
+        if attempt == PsnUse::Counts {
             self.psn = Some(psn.plus(count as u32));
             self.messages = self.messages.wrapping_add(1) & NUMBER;
         }

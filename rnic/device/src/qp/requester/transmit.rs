@@ -1,8 +1,8 @@
 //! Puts requests into the ring.
 
 use super::mapped_operations::eight;
-use super::payload_source::Origin;
-use super::{Finish, Order, Step, WaitReason};
+use super::payload_source::PayloadOrigin;
+use super::{CompletionCondition, RequestHeader, TryOutcome, WaitReason};
 use crate::limits::{SGE_MAX, SOURCE_MIN};
 use crate::memory_region::RegionCache;
 use crate::qp::link_table::LinkEnd;
@@ -22,9 +22,9 @@ impl Inner {
     pub(super) fn transmit(
         &mut self,
         qp: &Qp,
-        order: &mut Order,
+        order: &mut RequestHeader,
         parts: &[UserMemory],
-    ) -> Result<Step, Broken> {
+    ) -> Result<TryOutcome, Broken> {
         match self.path.is_plain() {
             true => self.transmit_untraced(qp, order, parts),
             false => self.transmit_watched(qp, order, parts),
@@ -35,23 +35,25 @@ impl Inner {
     pub(super) fn transmit_untraced(
         &mut self,
         qp: &Qp,
-        order: &mut Order,
+        order: &mut RequestHeader,
         parts: &[UserMemory],
-    ) -> Result<Step, Broken> {
+    ) -> Result<TryOutcome, Broken> {
         if qp.service == Service::Ud {
             let Inner { links, unresolved, machine, .. } = self;
             let attributes = machine.attributes();
             return Ok(links.transmit_datagram(unresolved, attributes, qp, order, parts));
         }
-        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(WaitReason::Peer)) };
+        let Some(link) = self.links.first_mut() else {
+            return Ok(TryOutcome::Wait(WaitReason::Peer));
+        };
         if !link.takes_requests(qp.service) {
-            return Ok(Step::Wait(WaitReason::Peer));
+            return Ok(TryOutcome::Wait(WaitReason::Peer));
         }
         if qp.service.is_extended()
             && !order.has_begun
             && !self.extended.name_srq(link, order.srq)?
         {
-            return Ok(Step::Wait(WaitReason::Room));
+            return Ok(TryOutcome::Wait(WaitReason::Room));
         }
         // Whose memory a request is for, its SRQ says, which the grants do not know.
         let mappable = !link.peer.is_beyond_engine() && !qp.service.is_extended();
@@ -71,7 +73,7 @@ impl Inner {
                     return Ok(step);
                 }
                 let Some(link) = self.links.first_mut() else {
-                    return Ok(Step::Wait(WaitReason::Peer));
+                    return Ok(TryOutcome::Wait(WaitReason::Peer));
                 };
                 let to_engine = link.peer.is_beyond_engine();
                 let origin =
@@ -88,7 +90,7 @@ impl Inner {
                     return Ok(step);
                 }
                 let Some(link) = self.links.first_mut() else {
-                    return Ok(Step::Wait(WaitReason::Peer));
+                    return Ok(TryOutcome::Wait(WaitReason::Peer));
                 };
                 request(link, &mut self.meter, order, parts)
             }
@@ -98,28 +100,33 @@ impl Inner {
 
 /// Where the payload of a request is, if it may stay there, now or later.
 #[inline]
-fn origin(qp: &Qp, cache: &RegionCache, link: &LinkEnd, parts: &[UserMemory]) -> Option<Origin> {
+fn origin(
+    qp: &Qp,
+    cache: &RegionCache,
+    link: &LinkEnd,
+    parts: &[UserMemory],
+) -> Option<PayloadOrigin> {
     let [part] = parts else { return None };
     // Inline data is shorter: what is long is in the region that was looked up for it.
     if part.len() < SOURCE_MIN || qp.service != Service::Rc {
         return None;
     }
-    Origin::of(cache.latest()?, part, |key| link.endpoint.peer_reaches(key))
+    PayloadOrigin::of(cache.latest()?, part, |key| link.endpoint.peer_reaches(key))
 }
 
 /// WRITE through the ring. One with immediate data needs a receive at the other end.
 fn write(
     link: &mut LinkEnd,
     meter: &mut Meter,
-    order: &mut Order,
+    order: &mut RequestHeader,
     parts: &[UserMemory],
-    origin: Option<Origin>,
+    origin: Option<PayloadOrigin>,
     service: Service,
-) -> Result<Step, Broken> {
+) -> Result<TryOutcome, Broken> {
     let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
     let reliable = service.is_reliable();
     if with_immediate && reliable && !order.has_begun && link.endpoint.credit() == Credit::None {
-        return Ok(Step::Wait(WaitReason::Receive));
+        return Ok(TryOutcome::Wait(WaitReason::Receive));
     }
     loop {
         let chunk = (order.length - order.done).min(chunk_max(link));
@@ -133,7 +140,7 @@ fn write(
             Request::WriteFirst { flags, address, rkey, immediate, total }
         };
         if !send_chunk(link, &request, order, chunk, parts, origin)? {
-            return Ok(Step::Wait(WaitReason::Room));
+            return Ok(TryOutcome::Wait(WaitReason::Room));
         }
         // Once, however often there was no room for it.
         if matches!(request, Request::WriteFirst { .. }) {
@@ -146,15 +153,15 @@ fn write(
     if with_immediate && link.endpoint.credit() != Credit::Unpromised {
         link.endpoint.use_credit();
     }
-    Ok(Step::Started(match reliable || link.peer.is_beyond_engine() {
-        true => Finish::Consumed(0, link.endpoint.request_position()),
-        false => Finish::Done,
+    Ok(TryOutcome::Started(match reliable || link.peer.is_beyond_engine() {
+        true => CompletionCondition::Consumed(0, link.endpoint.request_position()),
+        false => CompletionCondition::Done,
     }))
 }
 
 impl LinkEnd {
     /// Tells the peer that a WRITE with immediate data, already placed, is complete.
-    pub(super) fn write_placed(&mut self, order: &Order) -> Result<Step, Broken> {
+    pub(super) fn write_placed(&mut self, order: &RequestHeader) -> Result<TryOutcome, Broken> {
         let request = Request::WriteFirst {
             flags: last_flags(order.opcode, order.flags) | PLACED,
             address: order.address,
@@ -163,12 +170,12 @@ impl LinkEnd {
             total: order.length,
         };
         if !self.endpoint.send_request(&request, 0, [])? {
-            return Ok(Step::Wait(WaitReason::Room));
+            return Ok(TryOutcome::Wait(WaitReason::Room));
         }
         if self.endpoint.credit() != Credit::Unpromised {
             self.endpoint.use_credit();
         }
-        Ok(Step::Started(Finish::Consumed(0, self.endpoint.request_position())))
+        Ok(TryOutcome::Started(CompletionCondition::Consumed(0, self.endpoint.request_position())))
     }
 }
 
@@ -176,10 +183,10 @@ impl LinkEnd {
 fn request(
     link: &mut LinkEnd,
     meter: &mut Meter,
-    order: &mut Order,
+    order: &mut RequestHeader,
     parts: &[UserMemory],
-) -> Result<Step, Broken> {
-    let Order { address, rkey, compare_add, swap, length, .. } = *order;
+) -> Result<TryOutcome, Broken> {
+    let RequestHeader { address, rkey, compare_add, swap, length, .. } = *order;
     let request = match order.opcode {
         opcode::RDMA_READ => Request::Read { address, rkey, length },
         opcode::ATOMIC_CMP_AND_SWP => {
@@ -195,27 +202,27 @@ fn request(
         _ => Request::FetchAdd { address, rkey, add: compare_add },
     };
     if !link.endpoint.send_request(&request, 0, [])? {
-        return Ok(Step::Wait(WaitReason::Room));
+        return Ok(TryOutcome::Wait(WaitReason::Room));
     }
     order.has_begun = true;
     meter.mediated();
-    Ok(Step::Started(Finish::Response))
+    Ok(TryOutcome::Started(CompletionCondition::Response))
 }
 
 /// SEND through the ring.
 #[inline(always)]
 fn send(
     link: &mut LinkEnd,
-    order: &mut Order,
+    order: &mut RequestHeader,
     parts: &[UserMemory],
-    origin: Option<Origin>,
+    origin: Option<PayloadOrigin>,
     service: Service,
-) -> Result<Step, Broken> {
+) -> Result<TryOutcome, Broken> {
     let reliable = service.is_reliable();
     let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
     if !order.has_begun {
         match credit {
-            Credit::None => return Ok(Step::Wait(WaitReason::Receive)),
+            Credit::None => return Ok(TryOutcome::Wait(WaitReason::Receive)),
             // What is to be invalidated may be no key that can be: the peer has the last word.
             Credit::Promised { floor } => {
                 order.is_promised = order.length <= floor && order.opcode != opcode::SEND_WITH_INV;
@@ -233,7 +240,7 @@ fn send(
         let request = Request::Send { flags, immediate: order.immediate };
         let begins = !order.has_begun;
         if !send_chunk(link, &request, order, chunk, parts, origin)? {
-            return Ok(Step::Wait(WaitReason::Room));
+            return Ok(TryOutcome::Wait(WaitReason::Room));
         }
         if begins && credit != Credit::Unpromised {
             link.endpoint.use_credit();
@@ -244,16 +251,16 @@ fn send(
     }
     // On a network an unreliable message is complete when it has left, as at any NIC: a program
     // that ends then leaves nothing behind.
-    Ok(Step::Started(if order.is_promised || !reliable && !link.peer.is_beyond_engine() {
-        Finish::Done
+    Ok(TryOutcome::Started(if order.is_promised || !reliable && !link.peer.is_beyond_engine() {
+        CompletionCondition::Done
     } else {
-        Finish::Consumed(0, link.endpoint.request_position())
+        CompletionCondition::Consumed(0, link.endpoint.request_position())
     }))
 }
 
 /// Flags of a record that ends its message, or does not.
 #[inline(always)]
-fn ending(order: &Order, last: bool) -> u32 {
+fn ending(order: &RequestHeader, last: bool) -> u32 {
     if last { last_flags(order.opcode, order.flags) } else { 0 }
 }
 
@@ -279,18 +286,19 @@ fn chunk_max(link: &LinkEnd) -> u64 {
 fn send_chunk(
     link: &mut LinkEnd,
     request: &Request,
-    order: &mut Order,
+    order: &mut RequestHeader,
     chunk: u64,
     parts: &[UserMemory],
-    origin: Option<Origin>,
+    origin: Option<PayloadOrigin>,
 ) -> Result<bool, Broken> {
-    let sent = if let (Some(Origin { source, is_reached: true, .. }), [part]) = (origin, parts) {
-        link.send_from(request, source, part.skip(order.done as usize).first(chunk as usize))?
-    } else if chunk == order.length {
-        link.endpoint.send_request(request, chunk as usize, parts)?
-    } else {
-        send_piece(link, request, order.done, chunk, parts)?
-    };
+    let sent =
+        if let (Some(PayloadOrigin { source, is_reached: true, .. }), [part]) = (origin, parts) {
+            link.send_from(request, source, part.skip(order.done as usize).first(chunk as usize))?
+        } else if chunk == order.length {
+            link.endpoint.send_request(request, chunk as usize, parts)?
+        } else {
+            send_piece(link, request, order.done, chunk, parts)?
+        };
     if sent {
         order.has_begun = true;
         order.done += chunk;

@@ -2,14 +2,14 @@
 //!
 //! The daemon makes the link to a new destination, in the background: see `unresolved_datagrams`.
 
-use super::request_state::{Finish, Order, Step, WaitReason};
+use super::request_state::{CompletionCondition, RequestHeader, TryOutcome, WaitReason};
 use super::transmit::last_flags;
-use super::unresolved_datagrams::{Resolution, Unresolved};
+use super::unresolved_datagrams::{Resolution, UnresolvedDatagrams};
 use crate::limits::DATAGRAM_MAX;
 use crate::qp::link_table::Links;
 use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::{Inner, Qp};
-use crate::send_work_request::{Addressee, Destination};
+use crate::send_work_request::{DatagramAddress, Destination};
 use crate::verbs_constants::status;
 use omniverb_link::{Broken, Request};
 use omniverb_ring::UserMemory;
@@ -18,7 +18,7 @@ use omniverb_terms::Qkey;
 impl QpAttributes {
     /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
     #[inline(always)]
-    pub(super) fn qkey_to(&self, to: &Addressee) -> Qkey {
+    pub(super) fn qkey_to(&self, to: &DatagramAddress) -> Qkey {
         if to.qkey.is_controlled() { self.qkey } else { to.qkey }
     }
 }
@@ -27,17 +27,17 @@ impl Links {
     /// Puts a datagram into the ring of its link, or holds it back until there is one.
     pub(super) fn transmit_datagram(
         &mut self,
-        unresolved: &mut Unresolved,
+        unresolved: &mut UnresolvedDatagrams,
         attributes: &QpAttributes,
         qp: &Qp,
-        order: &mut Order,
+        order: &mut RequestHeader,
         parts: &[UserMemory],
-    ) -> Step {
+    ) -> TryOutcome {
         let Some(to) = order.to else {
-            return Step::Fail(status::LOC_QP_OP_ERR);
+            return TryOutcome::Fail(status::LOC_QP_OP_ERR);
         };
         if order.length > DATAGRAM_MAX {
-            return Step::Fail(status::LOC_LEN_ERR);
+            return TryOutcome::Fail(status::LOC_LEN_ERR);
         }
         let qkey = attributes.qkey_to(&to);
         let flags = last_flags(order.opcode, order.flags);
@@ -47,7 +47,7 @@ impl Links {
         };
         let link = &mut self[index];
         if link.endpoint.peer_has_closed() {
-            return Step::Started(Finish::Done); // lost, as on any network
+            return TryOutcome::Started(CompletionCondition::Done); // lost, as on any network
         }
         link.take_route(to.route);
         // A peer that has not attached yet finds the datagram when it does.
@@ -61,40 +61,40 @@ impl Links {
             Ok(true) => {
                 link.end_losing();
                 link.endpoint.set_blocked(false);
-                Step::Started(Finish::Done)
+                TryOutcome::Started(CompletionCondition::Done)
             }
-            Ok(false) if link.is_lossy() => Step::Started(Finish::Done),
-            Ok(false) => Step::Wait(WaitReason::Room),
+            Ok(false) if link.is_lossy() => TryOutcome::Started(CompletionCondition::Done),
+            Ok(false) => TryOutcome::Wait(WaitReason::Room),
             Err(Broken) => {
                 let broken = link.peer;
                 self.forget(|peer| *peer == broken);
-                Step::Started(Finish::Done)
+                TryOutcome::Started(CompletionCondition::Done)
             }
         }
     }
 }
 
-impl Unresolved {
+impl UnresolvedDatagrams {
     /// No link to that destination yet: asks for one, unless it is known to lead nowhere.
     #[cold]
     fn hold_back(
         &mut self,
         qp: &Qp,
-        to: &Addressee,
+        to: &DatagramAddress,
         request: Request,
         length: u64,
         parts: &[UserMemory],
-    ) -> Step {
+    ) -> TryOutcome {
         let now = qp.shared.host.now();
         match self.resolve(&to.destination, now) {
-            Resolution::Unreachable => return Step::Started(Finish::Done),
+            Resolution::Unreachable => return TryOutcome::Started(CompletionCondition::Done),
             Resolution::Ask => qp.shared.host.request_datagram_link(qp.number, to.destination),
             Resolution::Asked => {}
         }
         if self.keep(to, request, length as usize, parts, now) {
-            Step::Started(Finish::Done)
+            TryOutcome::Started(CompletionCondition::Done)
         } else {
-            Step::Wait(WaitReason::Link)
+            TryOutcome::Wait(WaitReason::Link)
         }
     }
 }

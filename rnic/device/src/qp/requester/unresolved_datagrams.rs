@@ -5,7 +5,7 @@
 use crate::limits::{
     ANSWER_WAIT, UNREACHABLE_WAIT, UNRESOLVED_BYTES_MAX, UNRESOLVED_MAX, UNRESOLVED_OVERHEAD,
 };
-use crate::send_work_request::{Addressee, Destination};
+use crate::send_work_request::{DatagramAddress, Destination};
 use omniverb_link::Request;
 use omniverb_link::qp_attributes::GlobalRoute;
 use omniverb_ring::UserMemory;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// Destinations without a link, and what goes to them.
 #[derive(Default)]
-pub(crate) struct Unresolved {
+pub(crate) struct UnresolvedDatagrams {
     /// What waits, by destination. One that is here has been asked for.
     lines: HashMap<Destination, HeldDatagrams>,
     /// Datagrams in all lines.
@@ -46,7 +46,7 @@ pub(super) enum Resolution {
     Asked,
 }
 
-impl Unresolved {
+impl UnresolvedDatagrams {
     /// A datagram goes to this destination. What waited there is lost if there was no answer.
     pub(super) fn resolve(&mut self, destination: &Destination, now: u64) -> Resolution {
         self.unreachable.retain(|(_, until)| *until > now);
@@ -66,7 +66,7 @@ impl Unresolved {
     /// Keeps a datagram until its link is there. False: there is no room.
     pub(super) fn keep(
         &mut self,
-        &Addressee { destination, route, .. }: &Addressee,
+        &DatagramAddress { destination, route, .. }: &DatagramAddress,
         request: Request,
         length: usize,
         parts: &[UserMemory],
@@ -138,20 +138,20 @@ mod tests {
     use super::*;
     use omniverb_terms::{Gid, Qkey, Qpn};
 
-    fn to(qpn: u32) -> Addressee {
+    fn to(qpn: u32) -> DatagramAddress {
         let destination = Destination { dgid: Gid::ZERO, sgid: Gid::ZERO, qpn: Qpn(qpn) };
-        Addressee { destination, qkey: Qkey(1), route: GlobalRoute::default() }
+        DatagramAddress { destination, qkey: Qkey(1), route: GlobalRoute::default() }
     }
 
-    fn keep(unresolved: &mut Unresolved, qpn: u32, now: u64) -> bool {
+    fn keep(unresolved: &mut UnresolvedDatagrams, qpn: u32, now: u64) -> bool {
         let request = Request::Datagram { flags: 0, immediate: 0, qkey: Qkey(1) };
         unresolved.keep(&to(qpn), request, 0, &[], now)
     }
 
     #[test]
     fn a_destination_is_asked_for_once_until_it_has_not_answered_for_long() {
-        let mut unresolved = Unresolved::default();
-        let Addressee { destination, .. } = to(5);
+        let mut unresolved = UnresolvedDatagrams::default();
+        let DatagramAddress { destination, .. } = to(5);
         assert!(matches!(unresolved.resolve(&destination, 10), Resolution::Ask));
         assert!(keep(&mut unresolved, 5, 10));
         assert!(matches!(unresolved.resolve(&destination, 11), Resolution::Asked));
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_count_is_that_of_what_is_kept() {
-        let mut unresolved = Unresolved::default();
+        let mut unresolved = UnresolvedDatagrams::default();
         for qpn in 0..2 {
             let _ = unresolved.resolve(&to(qpn).destination, 0);
         }
@@ -182,11 +182,11 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_group_is_known() {
-        let mut unresolved = Unresolved::default();
+        let mut unresolved = UnresolvedDatagrams::default();
         let group = Gid::from(core::net::Ipv4Addr::new(239, 1, 2, 3));
         let to_group = |qpn| {
             let destination = Destination { dgid: group, ..to(qpn).destination };
-            Addressee { destination, ..to(qpn) }
+            DatagramAddress { destination, ..to(qpn) }
         };
         for (to, waits) in [(to(1), false), (to_group(2), true)] {
             let _ = unresolved.resolve(&to.destination, 0);

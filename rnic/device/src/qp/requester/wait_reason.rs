@@ -1,10 +1,10 @@
 //! What the oldest unfinished request of a queue pair waits for.
 
-use super::request_state::{Order, WaitReason};
+use super::request_state::{RequestHeader, WaitReason};
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
+pub(super) struct RequestWait {
     pub(super) why: WaitReason,
     /// The request's number in the send queue.
     pub(super) position: u64,
@@ -18,17 +18,17 @@ pub(super) struct Wait {
     pub(super) retries: u8,
 }
 
-impl Wait {
+impl RequestWait {
     /// Whether it is this request that waits, for this, and nothing has moved meanwhile.
-    pub(super) fn is_of(&self, order: &Order, why: WaitReason) -> bool {
+    pub(super) fn is_of(&self, order: &RequestHeader, why: WaitReason) -> bool {
         (self.why, self.position, self.done) == (why, order.position, order.done)
     }
 }
 
 /// Whether something waits, and the progress thread knows.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    wait: Option<Wait>,
+pub(crate) struct WaitState {
+    wait: Option<RequestWait>,
     /// Since when requests have waited for a link, the first of them and all that followed.
     searching: Option<u64>,
     /// How far the peer had taken requests when the last one was given up.
@@ -37,9 +37,9 @@ pub(crate) struct Waiting {
     listed: bool,
 }
 
-impl Waiting {
+impl WaitState {
     /// What a request waits for, if one does.
-    pub(super) fn now(&self) -> Option<Wait> {
+    pub(super) fn now(&self) -> Option<RequestWait> {
         self.wait
     }
 
@@ -49,7 +49,7 @@ impl Waiting {
     }
 
     /// A request begins to wait, or does so for longer.
-    pub(super) fn begin(&mut self, wait: Wait) {
+    pub(super) fn begin(&mut self, wait: RequestWait) {
         self.wait = Some(wait);
     }
 

@@ -3,7 +3,7 @@
 //! initiators and with the program's own.
 
 use super::remote_access::RemoteAccess;
-use super::{Incoming, Outcome};
+use super::{InboundState, Outcome};
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::access;
 use omniverb_link::{Broken, Request, Response};
@@ -17,11 +17,11 @@ impl Inner {
         index: usize,
         request: &Request,
     ) -> Result<Outcome, Broken> {
-        let begins = matches!(self.links[index].incoming, Incoming::Idle);
+        let begins = matches!(self.links[index].incoming, InboundState::Idle);
         let original = match self.links[index].incoming {
             // Executed on an earlier turn, exactly once; only the answer is missing.
-            Incoming::Answer { original } => original,
-            Incoming::Idle => match self.remote_access(qp).execute(request) {
+            InboundState::Answer { original } => original,
+            InboundState::Idle => match self.remote_access(qp).execute(request) {
                 Ok(original) => original,
                 Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
             },
@@ -30,13 +30,13 @@ impl Inner {
         let link = &mut self.links[index];
         let answer = Response::AtomicResult { original };
         if !link.endpoint.send_response(&answer, UserMemory::EMPTY)? {
-            link.incoming = Incoming::Answer { original };
+            link.incoming = InboundState::Answer { original };
             if link.endpoint.set_blocked(true) || begins {
                 qp.come_back_later(); // as for READ
             }
             return Ok(Outcome::Later);
         }
-        link.incoming = Incoming::Idle;
+        link.incoming = InboundState::Idle;
         Ok(Outcome::Passed)
     }
 }

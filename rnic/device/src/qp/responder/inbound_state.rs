@@ -5,7 +5,7 @@ use crate::receive_ring::Receive;
 use std::sync::Arc;
 
 /// What is under way on one link, seen from the responder.
-pub(crate) enum Incoming {
+pub(crate) enum InboundState {
     /// The next record begins a message.
     Idle,
     /// Inside a SEND.
@@ -22,9 +22,9 @@ pub(crate) enum Incoming {
     Deaf,
 }
 
-impl Incoming {
+impl InboundState {
     /// Whether some records of a message were taken, and others are to follow.
     pub(crate) fn is_inside_message(&self) -> bool {
-        matches!(self, Incoming::Send { .. } | Incoming::Write { .. })
+        matches!(self, InboundState::Send { .. } | InboundState::Write { .. })
     }
 }

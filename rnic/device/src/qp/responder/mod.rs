@@ -19,7 +19,7 @@ mod write;
 mod write_train;
 mod xrc_forward;
 
-pub(super) use inbound_state::Incoming;
+pub(super) use inbound_state::InboundState;
 pub(super) use outcome::Outcome;
 pub(super) use receive_queue::{PlainMessages, Receives};
 
@@ -178,7 +178,7 @@ impl Inner {
         Some(match qp.service {
             Service::Ud => Outcome::Passed,
             Service::Uc => {
-                let lost = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+                let lost = std::mem::replace(&mut self.links[index].incoming, InboundState::Idle);
                 self.deliveries().abandon_uc(qp, lost);
                 self.links[index].skip(flags)
             }

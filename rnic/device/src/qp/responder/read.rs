@@ -1,6 +1,6 @@
 //! READ that travels: the region's bytes go into the response ring.
 
-use super::{Incoming, Outcome};
+use super::{InboundState, Outcome};
 use crate::limits::{CHUNK, MESSAGE_MAX};
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::access;
@@ -54,7 +54,8 @@ impl Inner {
         let link = &self.links[index];
         // A peer on a network asks for an earlier READ again while it is inside a message.
         let interjected = link.incoming.is_inside_message();
-        if !interjected && !matches!(link.incoming, Incoming::Idle | Incoming::Read { .. }) {
+        if !interjected && !matches!(link.incoming, InboundState::Idle | InboundState::Read { .. })
+        {
             return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
         }
         let begins = link.read_sent().is_none();

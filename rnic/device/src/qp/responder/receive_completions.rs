@@ -1,10 +1,10 @@
 //! Completes receives: of messages that have come, and of those that fail.
 
 use super::Receives;
-use crate::cq::{Entry, Solicits};
-use crate::qp::attached_counters::Counting;
+use crate::cq::{Entry, SolicitedEvent};
+use crate::qp::attached_counters::AttachedCounters;
 use crate::qp::statistics::Meter;
-use crate::qp::xrc::Extended;
+use crate::qp::xrc::XrcState;
 use crate::qp::{Inner, Qp};
 use crate::receive_ring::Receive;
 use crate::verbs_constants::{Wc, status, wc_flags, wc_opcode};
@@ -14,8 +14,8 @@ use omniverb_terms::{Qpn, Service};
 /// What the completion of a receive uses.
 pub(in crate::qp) struct Deliveries<'q> {
     receives: &'q mut Receives,
-    extended: &'q mut Extended,
-    counting: &'q Counting,
+    extended: &'q mut XrcState,
+    counting: &'q AttachedCounters,
     meter: &'q mut Meter,
 }
 
@@ -60,7 +60,7 @@ impl Deliveries<'_> {
             ..Wc::default()
         };
         self.meter.received(length);
-        self.complete(qp, wc, Solicits::of(flags));
+        self.complete(qp, wc, SolicitedEvent::of(flags));
     }
 
     /// A receive got the immediate data of a WRITE of so many bytes.
@@ -78,7 +78,7 @@ impl Deliveries<'_> {
 
     /// A receive is complete.
     #[inline(always)]
-    pub(super) fn complete(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
+    pub(super) fn complete(&mut self, qp: &Qp, wc: Wc, solicits: SolicitedEvent) {
         self.counting.received(&wc);
         match qp.service {
             Service::XrcRecv => self.extended.complete_of_target(qp, wc, solicits),
@@ -97,7 +97,7 @@ impl Deliveries<'_> {
             qp_num: qp.number.0,
             ..Wc::default()
         };
-        self.complete(qp, wc, Solicits::Nothing);
+        self.complete(qp, wc, SolicitedEvent::Nothing);
         qp.hand_over(self.receives);
     }
 

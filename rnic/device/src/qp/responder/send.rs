@@ -1,8 +1,8 @@
 //! SEND: into the oldest receive.
 
 use super::receive_completions::Delivered;
-use super::{Incoming, Outcome};
-use crate::cq::Solicits;
+use super::{InboundState, Outcome};
+use crate::cq::SolicitedEvent;
 use crate::memory_region::RegionCache;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
@@ -59,16 +59,18 @@ impl Inner {
         record: &Record,
     ) -> Outcome {
         let first = flags & FIRST != 0;
-        let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+        let incoming = std::mem::replace(&mut self.links[index].incoming, InboundState::Idle);
         let incoming = match incoming {
             // UC takes up again at the first record of a message, whatever was lost before it.
-            Incoming::Skip | Incoming::Write { .. } if first && qp.service == Service::Uc => {
-                Incoming::Idle
+            InboundState::Skip | InboundState::Write { .. }
+                if first && qp.service == Service::Uc =>
+            {
+                InboundState::Idle
             }
             incoming => incoming,
         };
         let (receive, placed, capacity) = match incoming {
-            Incoming::Idle if first => {
+            InboundState::Idle if first => {
                 let receive = match self.take_receive(qp, index, flags) {
                     Ok(receive) => receive,
                     Err(outcome) => return outcome,
@@ -76,19 +78,21 @@ impl Inner {
                 let capacity = total(receive.sges.as_slice());
                 (receive, 0, capacity)
             }
-            Incoming::Send { receive, placed, capacity }
+            InboundState::Send { receive, placed, capacity }
                 if !first && self.extended.stays_on_target(qp) =>
             {
                 (receive, placed, capacity)
             }
             // It begins inside another one, or goes on for another SRQ. The receive was taken from
             // a queue that outlives the connection: it is given back by a completion.
-            Incoming::Send { receive, .. } if qp.service.is_reliable() && qp.shares_receives() => {
+            InboundState::Send { receive, .. }
+                if qp.service.is_reliable() && qp.shares_receives() =>
+            {
                 let failed = Box::new((receive, status::WR_FLUSH_ERR));
                 return Outcome::Refused(Refusal::InvalidRequest, Some(failed));
             }
             // UC lost the end of a message: its receive serves the next one.
-            Incoming::Send { receive, capacity, .. } if qp.service == Service::Uc => {
+            InboundState::Send { receive, capacity, .. } if qp.service == Service::Uc => {
                 (receive, 0, capacity)
             }
             _ if qp.service == Service::Uc => return self.links[index].skip(flags),
@@ -120,7 +124,7 @@ impl Inner {
         }
         let placed = placed + record.length as u64;
         if flags & LAST == 0 {
-            link.incoming = Incoming::Send { receive, placed, capacity };
+            link.incoming = InboundState::Send { receive, placed, capacity };
             return Outcome::Passed;
         }
         // The message is there, but its sender asks for what it may not: as with rdma_rxe, the
@@ -146,10 +150,10 @@ impl Inner {
         &mut self,
         qp: &Qp,
         index: usize,
-    ) -> Result<Option<(Wc, Solicits)>, Broken> {
+    ) -> Result<Option<(Wc, SolicitedEvent)>, Broken> {
         let link = &mut self.links[index];
         let Some(record) = link.endpoint.next_plain_send()? else { return Ok(None) };
-        if !matches!(link.incoming, Incoming::Idle) {
+        if !matches!(link.incoming, InboundState::Idle) {
             return Ok(None);
         }
         let Some((wr_id, list)) = self.receives.oldest() else { return Ok(None) };
@@ -168,7 +172,7 @@ impl Inner {
         let (opcode, qp_num) = (wc_opcode::RECV, qp.number.0);
         let byte_len = length as u32;
         let wc = Wc { wr_id, opcode, byte_len, qp_num, src_qp, ..Wc::default() };
-        Ok(Some((wc, Solicits::of(record.tag))))
+        Ok(Some((wc, SolicitedEvent::of(record.tag))))
     }
 
     /// Takes messages off one link whose completions go straight to `out`, as long as there are

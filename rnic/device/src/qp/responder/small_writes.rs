@@ -1,7 +1,7 @@
 //! Small WRITEs that wait one behind the other: placed together, since a copy on a peer's behalf is
 //! a system call.
 
-use super::Incoming;
+use super::InboundState;
 use crate::memory_region::Region;
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::{access, counted};
@@ -18,7 +18,7 @@ const TOGETHER_BYTES: usize = 4096;
 const SMALL: usize = 1024;
 
 /// A WRITE of one record with nothing but data, and little of it.
-struct Small {
+struct SmallWrite {
     address: u64,
     rkey: Rkey,
     payload: UserMemory,
@@ -26,7 +26,7 @@ struct Small {
 }
 
 /// The one at a position of a link, if there is one. Whatever else is there is not looked at.
-fn small(endpoint: &Endpoint, position: u64) -> Option<Small> {
+fn small(endpoint: &Endpoint, position: u64) -> Option<SmallWrite> {
     let Ok(Some(PeekedRequest { request, source: None, record, end })) =
         endpoint.request_after(position)
     else {
@@ -34,7 +34,7 @@ fn small(endpoint: &Endpoint, position: u64) -> Option<Small> {
     };
     let Request::WriteFirst { flags, address, rkey, total, .. } = request else { return None };
     let is_plain = flags & (LAST | IMMEDIATE | PLACED) == LAST && total == record.length as u64;
-    (is_plain && (1..=SMALL).contains(&record.length)).then(|| Small {
+    (is_plain && (1..=SMALL).contains(&record.length)).then(|| SmallWrite {
         address,
         rkey,
         payload: endpoint.request_memory(&record),
@@ -53,7 +53,7 @@ impl Inner {
         // Most of the time one is alone.
         let Some(head) = small(endpoint, begin) else { return 0 };
         if small(endpoint, head.end).is_none()
-            || !matches!(link.incoming, Incoming::Idle)
+            || !matches!(link.incoming, InboundState::Idle)
             || self.machine.attributes().access_flags & access::REMOTE_WRITE == 0
         {
             return 0;
@@ -63,7 +63,7 @@ impl Inner {
         let (mut count, mut bytes) = (0, 0);
         let mut last: Option<Arc<Region>> = None;
         while count < TOGETHER
-            && let Some(Small { address, rkey, payload, end }) = small(endpoint, ends[count])
+            && let Some(SmallWrite { address, rkey, payload, end }) = small(endpoint, ends[count])
             && payload.len() <= TOGETHER_BYTES - bytes
         {
             // A thread that takes a key away waits until this link is served: once looked up is

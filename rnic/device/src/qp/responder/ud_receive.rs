@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::send::scatter;
-use crate::cq::Solicits;
+use crate::cq::SolicitedEvent;
 use crate::link_peer::Peer;
 use crate::memory_region::RegionCache;
 use crate::qp::{Inner, Qp};
@@ -84,7 +84,7 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        self.deliveries().complete(qp, wc, Solicits::of(flags));
+        self.deliveries().complete(qp, wc, SolicitedEvent::of(flags));
         Ok(Outcome::Passed)
     }
 }

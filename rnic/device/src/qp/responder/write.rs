@@ -1,7 +1,7 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
 use super::receive_completions::Deliveries;
-use super::{Incoming, Outcome};
+use super::{InboundState, Outcome};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
@@ -21,9 +21,9 @@ impl Inner {
         record: &Record,
     ) -> Outcome {
         match self.links[index].incoming {
-            Incoming::Idle => {}
+            InboundState::Idle => {}
             _ if qp.service == Service::Uc => {
-                let lost = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+                let lost = std::mem::replace(&mut self.links[index].incoming, InboundState::Idle);
                 self.deliveries().abandon_uc(qp, lost);
             }
             _ => return Outcome::Refused(Refusal::InvalidRequest, None),
@@ -53,10 +53,10 @@ impl Inner {
             }
             return self.finish_write(qp, index, flags, immediate, total);
         }
-        self.links[index].incoming = Incoming::Write { region, address, left: total, total };
+        self.links[index].incoming = InboundState::Write { region, address, left: total, total };
         let outcome = self.serve_write_more(qp, index, flags, immediate, record);
         if matches!(outcome, Outcome::Later) {
-            self.links[index].incoming = Incoming::Idle;
+            self.links[index].incoming = InboundState::Idle;
         }
         outcome
     }
@@ -71,9 +71,9 @@ impl Inner {
     ) -> Outcome {
         let length = record.length as u64;
         let link = &mut self.links[index];
-        let Incoming::Write { region, address, left, total } = &mut link.incoming else {
+        let InboundState::Write { region, address, left, total } = &mut link.incoming else {
             if qp.service == Service::Uc {
-                let lost = std::mem::replace(&mut link.incoming, Incoming::Idle);
+                let lost = std::mem::replace(&mut link.incoming, InboundState::Idle);
                 self.deliveries().abandon_uc(qp, lost);
                 return self.links[index].skip(flags);
             }
@@ -121,7 +121,7 @@ impl Inner {
             let link = &mut self.links[index];
             return refuse_write(link, qp.service, flags, Refusal::RemoteAccess);
         }
-        if let Incoming::Write { region, address, left, .. } = &mut link.incoming {
+        if let InboundState::Write { region, address, left, .. } = &mut link.incoming {
             if let Some(region) = region {
                 region.moved.note(length);
             }
@@ -129,7 +129,7 @@ impl Inner {
             *left -= length;
         }
         if ends {
-            link.incoming = Incoming::Idle;
+            link.incoming = InboundState::Idle;
             self.counting.served(counted::REMOTE_RDMA_WRITE, total);
             match receive {
                 Some(receive) => {
@@ -166,8 +166,8 @@ impl Inner {
 impl Deliveries<'_> {
     /// A new UC message begins before the last one ended, which is lost.
     #[cold]
-    pub(super) fn abandon_uc(&mut self, qp: &Qp, lost: Incoming) {
-        if let Incoming::Send { receive, .. } = lost {
+    pub(super) fn abandon_uc(&mut self, qp: &Qp, lost: InboundState) {
+        if let InboundState::Send { receive, .. } = lost {
             self.put_back(qp, &receive, status::WR_FLUSH_ERR);
         }
     }

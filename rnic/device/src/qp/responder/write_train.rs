@@ -1,7 +1,7 @@
 //! Places records of a long WRITE that wait one behind the other together: each copy on a peer's
 //! behalf is a system call.
 
-use super::Incoming;
+use super::InboundState;
 use crate::limits::{CHUNK, CHUNK_ENGINE};
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::{access, counted};
@@ -21,7 +21,8 @@ impl Inner {
     pub(super) fn serve_write_train(&mut self, qp: &Qp, index: usize) -> u8 {
         let link = &self.links[index];
         let endpoint = &link.endpoint;
-        let Incoming::Write { region: Some(region), address, left, total } = &link.incoming else {
+        let InboundState::Write { region: Some(region), address, left, total } = &link.incoming
+        else {
             return 0;
         };
         let (address, left, total) = (*address, *left, *total);
@@ -60,12 +61,12 @@ impl Inner {
         let done = pieces[..placed].iter().map(|(payload, _)| payload.len() as u64).sum::<u64>();
         region.moved.note(done);
         let link = &mut self.links[index];
-        if let Incoming::Write { address, left, .. } = &mut link.incoming {
+        if let InboundState::Write { address, left, .. } = &mut link.incoming {
             *address += done;
             *left -= done;
         }
         if done == left {
-            link.incoming = Incoming::Idle;
+            link.incoming = InboundState::Idle;
             self.counting.served(counted::REMOTE_RDMA_WRITE, total);
             self.meter.written(total);
         }

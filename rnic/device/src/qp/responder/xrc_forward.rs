@@ -3,7 +3,7 @@
 
 use super::Outcome;
 use crate::qp::qp_attributes::QpAttributes;
-use crate::qp::xrc_relay::{Fault, Step, may_go_on};
+use crate::qp::xrc_relay::{RelayFault, RelayStep, may_go_on};
 use crate::qp::xrc_relay_table::RelayLookup;
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::access;
@@ -41,15 +41,15 @@ impl Inner {
         // Answers may find no room: said before the first one, whose taker is sure to see it.
         self.links[index].endpoint.set_blocked(true);
         match relay.forward(&mut self.links[index].endpoint, request, record, number) {
-            Ok(Step::Passed) => {
+            Ok(RelayStep::Passed) => {
                 self.links[index].end_starving();
                 Ok(Outcome::Passed)
             }
-            Ok(Step::Wait) => Ok(Outcome::Later),
-            Ok(Step::Lacks) => Ok(self.lack_receive(qp, index, 0)),
-            Ok(Step::Refused(refusal)) => Ok(Outcome::Refused(refusal, None)),
-            Err(Fault::Theirs) => Ok(REFUSED),
-            Err(Fault::Ours) => Err(Broken),
+            Ok(RelayStep::Wait) => Ok(Outcome::Later),
+            Ok(RelayStep::Lacks) => Ok(self.lack_receive(qp, index, 0)),
+            Ok(RelayStep::Refused(refusal)) => Ok(Outcome::Refused(refusal, None)),
+            Err(RelayFault::Theirs) => Ok(REFUSED),
+            Err(RelayFault::Ours) => Err(Broken),
         }
     }
 }
