@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_ends_when_there_was_nothing_to_do_and_comes_again() {
+    fn an_idle_thread_ends_and_a_new_call_starts_another() {
         let calls = Arc::new(Calls::default());
         let running = || lock(&calls.state).running;
         for _ in 0..2 {

@@ -57,7 +57,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn all_are_told_everything_until_they_have_ended() {
+    fn every_subscriber_gets_every_message_until_it_ends() {
         let subscribers = Subscribers::default();
         let (first, hears_first) = mpsc::channel();
         let (second, hears_second) = mpsc::channel();

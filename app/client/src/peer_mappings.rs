@@ -225,7 +225,7 @@ mod tests {
 
     /// The daemon counts how often it has said it.
     #[test]
-    fn a_piece_is_let_go_of_as_often_as_it_was_told_of_when_its_mapping_has_gone() {
+    fn a_dropped_mapping_releases_its_piece_once_for_each_grant() {
         let (mapped, mut together) = (Arc::default(), Together::default());
         let [(file, offset), _] = both_kinds();
         let said = Arc::new(Mutex::new(Vec::new()));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_already_is_not_added_again() {
+    fn a_queued_event_is_not_queued_twice() {
         let notifier = Notifier::new().unwrap();
         (0..100).for_each(|number| notifier.push_once(number % 2));
         notifier.push(1);

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_may_be_asked_for_again() {
+    fn a_range_without_room_may_be_requested_again() {
         let why = |raw| why_not_pinned(&std::io::Error::from_raw_os_error(raw));
         for now in [libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::EINTR] {
             assert_eq!(why(now), Errno::EAGAIN, "{now}");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_made_again_while_there_is_something_and_can_end_its_own_watch() {
+    fn a_callback_repeats_while_input_remains_and_may_end_its_watch() {
         let (watches, full) = served();
         let (me, calls) = (watches.clone(), AtomicU32::new(0));
         let (over, is_over) = mpsc::channel();

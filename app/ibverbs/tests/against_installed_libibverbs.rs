@@ -35,7 +35,7 @@ fn text(pointer: *const c_char) -> String {
 }
 
 #[test]
-fn rates() {
+fn rate_conversions_equal_the_installed_librarys() {
     let to_mult = stock_fn!("ibv_rate_to_mult", extern "C" fn(u32) -> c_int);
     let to_mbps = stock_fn!("ibv_rate_to_mbps", extern "C" fn(u32) -> c_int);
     let from_mult = stock_fn!("mult_to_ibv_rate", extern "C" fn(c_int) -> u32);
@@ -53,7 +53,7 @@ fn rates() {
 }
 
 #[test]
-fn names() {
+fn enum_names_equal_the_installed_librarys() {
     let node = stock_fn!("ibv_node_type_str", extern "C" fn(i32) -> *const c_char);
     for n in -2..12 {
         assert_eq!(text(enum_names::ov_ibv_node_type_str(n)), text(node(n)), "node type {n}");
@@ -224,7 +224,7 @@ fn path_records_from_and_to_the_kernel() {
 }
 
 #[test]
-fn small_files() {
+fn sysfs_reads_equal_the_installed_librarys() {
     let dir = std::env::temp_dir().join(format!("omniverb-sysfs-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     type Read = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;

@@ -27,7 +27,7 @@ fn a_buffer_is_found_from_its_announcement_to_its_withdrawal() {
 }
 
 #[test]
-fn it_is_let_go_when_the_last_transfer_ends() {
+fn a_withdrawn_buffer_is_released_when_the_last_transfer_ends() {
     let mut known = PeerBuffers::default();
     hears(&mut known, Message::Buffer(buffer(5, 1))).unwrap();
     assert!(known.begin(1) && known.begin(1));

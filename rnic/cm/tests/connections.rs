@@ -340,7 +340,7 @@ fn what_is_not_its_time_is_refused() {
 }
 
 #[test]
-fn a_side_that_forgets_tells_the_other() {
+fn a_side_without_the_connection_rejects_its_peers_messages() {
     let end_of = |until: fn(&World) -> bool, forgets: usize| {
         let mut world = World::new(1, Line::default());
         while !until(&world) && world.step(LONG) {}

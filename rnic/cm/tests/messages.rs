@@ -81,7 +81,7 @@ fn request() -> Mad {
 }
 
 #[test]
-fn a_known_request() {
+fn a_captured_request_decodes_to_its_fields() {
     let digits: Vec<u32> = REQUEST.chars().filter_map(|c| c.to_digit(16)).collect();
     let bytes: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect();
     let flow = Flow {
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_messages(
+    fn arbitrary_messages_parse_or_are_refused(
         attribute in 0x10_u8..0x1c,
         bytes in prop::collection::vec(any::<u8>(), 256),
         length in 0_usize..300,
@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn addresses_and_services(a in any::<u128>(), b in any::<u128>(), port in any::<u16>()) {
+    fn ip_addresses_and_ports_survive_the_service_id(a in any::<u128>(), b in any::<u128>(), port in any::<u16>()) {
         let pairs: [(IpAddr, IpAddr); 2] = [
             (Ipv6Addr::from(a).into(), Ipv6Addr::from(b).into()),
             (Ipv4Addr::from(a as u32).into(), Ipv4Addr::from(b as u32).into()),

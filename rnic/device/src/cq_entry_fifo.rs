@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_come_out_in_their_order_however_many_there_are() {
+    fn entries_leave_in_order_across_every_growth() {
         let mut fifo = Fifo::own(3);
         let (mut next, mut oldest) = (0u64, 0u64);
         for turn in 0..200u64 {

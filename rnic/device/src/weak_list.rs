@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_costs_the_same_however_many_there_are() {
+    fn adding_one_costs_the_same_at_every_length() {
         const MANY: usize = 100_000;
         for keep in [|_| true, |_| false, |number| number % 3 == 0] {
             let (looks, _) = looks(MANY, keep);

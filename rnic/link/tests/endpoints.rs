@@ -145,7 +145,7 @@ fn a_refusal_always_finds_room() {
 }
 
 #[test]
-fn credits_are_promises() {
+fn granted_credits_can_always_be_used() {
     let Link { ends: [mut sender, mut receiver], .. } = link();
     assert_eq!(sender.credit(), Credit::None);
     receiver.publish_credits(2, 100);
@@ -220,7 +220,7 @@ fn a_receiver_that_lacks_a_receive_says_where() {
 }
 
 #[test]
-fn times_are_bounded() {
+fn rnr_timers_are_clamped() {
     let Link { memory, ends: [sender, mut receiver], .. } = link();
     for (said, believed) in
         [(640_000, 640_000), (0, 10_000), (u64::MAX, 655_360_000), (655_360_000, 655_360_000)]
@@ -236,7 +236,7 @@ fn times_are_bounded() {
 }
 
 #[test]
-fn a_waiter_is_told() {
+fn consumption_rings_a_waiting_peers_doorbell() {
     let Link { ends: [mut sender, mut receiver], ringers, .. } = link();
     let told = |side: usize| {
         let mut slots = Vec::new();

@@ -30,7 +30,7 @@ fn some() -> Trace {
 }
 
 #[test]
-fn what_is_told_is_read() {
+fn traces_are_read_as_written() {
     let memory = Window::private(TRACE_BYTES);
     let tracer = Tracer::new(&memory).unwrap();
     let mut reader = TraceReader::new(&memory).unwrap();

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn what_is_said_of_a_source_arrives(
+    fn source_descriptions_arrive_as_sent(
         kind in 0..3,
         flags in (0_u32..1 << 6).prop_map(|flags| flags << 8),
         (address, total) in (any::<u64>(), any::<u32>()),

@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn codes_of_refusals() {
+fn refusal_codes_survive_encoding() {
     for (number, code) in [
         (1, Nak::Refused(Refusal::InvalidRequest)),
         (2, Nak::Refused(Refusal::RemoteAccess)),

@@ -46,7 +46,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn its_ends() {
+    fn the_windows_edges_are_exact() {
         let mut window = ReplayWindow::default();
         assert!(window.accept(0) && !window.accept(0));
         assert!(window.accept(WINDOW - 1) && !window.accept(0) && window.accept(1));

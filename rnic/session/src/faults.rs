@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_can_be_said() {
+    fn every_setting_survives_text() {
         let text = "loss=1%,duplicate=0.5%,reorder=1%,corrupt=0.1%,delay=2ms,jitter=1ms,mark=100%,\
                     limit=50,seed=7";
         let expected = Faults {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_again() {
+    fn printed_settings_parse_to_the_same() {
         for text in [
             "loss=1%,seed=1",
             "duplicate=0.0001%,mark=99.9999%,delay=1.5us,jitter=0.001us,seed=7",
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_said_in_one_line() {
+    fn errors_are_one_line() {
         for (text, word) in [
             ("", "loss=1%"),
             ("loss", "loss=1%"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_from_a_stranger_are_checked() {
+    fn numbers_of_a_message_are_checked() {
         let good = faults("loss=1%").unwrap().unwrap();
         assert_eq!(good.checked(), Ok(Some(good)));
         assert_eq!(Faults::default().checked(), Ok(None));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_told_the_number_with_the_offset() {
+    fn a_machine_gets_the_generation_with_the_offset() {
         let extent = |offset| Extent { offset, length: 4096 };
         let mut ready = LinkReady::new_zeroed();
         ready.bell_new = 1;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn troubles_have_numbers() {
+    fn troubles_survive_their_numbers() {
         for trouble in PlugTrouble::ALL {
             assert_eq!(PlugTrouble::of(trouble as u32), Some(trouble));
         }

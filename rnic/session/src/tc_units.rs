@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_again() {
+    fn printed_units_parse_to_the_same() {
         for number in [0, 1, 999, 1000, 300_000_000, 1_500_000_000, 1 << 30, u64::MAX] {
             assert_eq!(rate(&show_rate(number)), Ok(number));
             assert_eq!(size(&show_size(number)), Ok(number));

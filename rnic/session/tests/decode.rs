@@ -24,13 +24,13 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         check(&bytes);
     }
 
     /// A stream of any bytes behind a right head: one frame, of the length it says, or none.
     #[test]
-    fn any_stream(
+    fn arbitrary_streams_decode_or_are_refused(
         kind in 0..FrameKind::ALL.len() as u16 + 2,
         length in prop_oneof![0..64u32, any::<u32>()],
         step in 1..40usize,
@@ -67,7 +67,7 @@ proptest! {
 
     /// A right header, any body of any length.
     #[test]
-    fn any_body(
+    fn arbitrary_bodies_decode_or_are_refused(
         kind in 0..50u16,
         errno in prop_oneof![9 => Just(0u32), 1 => any::<u32>()],
         tag in any::<u64>(),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_go_round() {
+    fn psns_wrap_at_24_bits() {
         assert_eq!(Psn::MAX.next(), Psn::new(0));
         assert_eq!(Psn::new(0xff00_0007), Psn::new(7));
         assert_eq!(Psn::MAX.plus(u32::MAX), Psn::new(0xff_fffe), "one back");

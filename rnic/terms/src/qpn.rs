@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_as_others_write_it() {
+    fn a_qpn_prints_as_other_tools_print_it() {
         assert_eq!(std::format!("{} {:?}", Qpn(0x1f6), Qpn::MAX), "0x0001f6 0xffffff");
     }
 }

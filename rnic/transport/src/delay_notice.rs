@@ -46,7 +46,7 @@ mod tests {
     use super::{Delays, MOST};
 
     #[test]
-    fn a_peer_is_told_as_often_as_it_must_be() {
+    fn delay_notices_are_as_frequent_as_needed() {
         let mut delays = Delays::default();
         assert_eq!(delays.tell(100, 50, 0), Some(200));
         assert_eq!(delays.tell(200, 100, 0), None, "it knows");

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn header_lengths() {
+    fn header_lengths_are_those_of_the_specification() {
         let lengths = [(0x00, 12), (0x05, 16), (0x06, 28), (0x0b, 32), (0x0e, 12), (0x12, 24)];
         let more = [(0x13, 40), (0x17, 16), (0x26, 28), (0x64, 20), (0x65, 24), (0x81, 28)];
         let newer = [(0x1c, 32), (0x1d, 28)];

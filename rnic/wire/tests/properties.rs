@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn round_trip(
+    fn packets_survive_encoding_and_decoding(
         flow in flow(),
         opcode in opcode(),
         (qpn, psn) in (1_u32..1 << 24, 0_u32..1 << 24),
@@ -178,7 +178,7 @@ fn in_the_middle(psn: u32, (address, left): (u64, u32), payload: usize) -> Vec<u
 proptest! {
     /// A pattern goes on as the packets would be made one by one, and a run is what it made.
     #[test]
-    fn runs(
+    fn runs_are_recognised_and_split(
         (psn, address) in (0_u32..1 << 24, any::<u64>()),
         (words, count) in (1_usize..300, 1_usize..20),
         more in 1_u32..1000,

@@ -164,7 +164,7 @@ fn fields_of_the_vectors() {
 }
 
 #[test]
-fn packets_print_themselves() {
+fn packets_print_as_the_vectors_say() {
     let swap = "COMPARE-SWAP qpn 0x15 psn 1 ask 0x1122334455667788 rkey 0x1234 0x9 -> 0x7";
     let lines = [
         (MANAGEMENT, "UD SEND-ONLY qpn 0x1 psn 7 from 0x1 qkey 0x80010000"),

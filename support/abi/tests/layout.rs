@@ -13,7 +13,7 @@ use harness::compile;
 use omniverb_abi::*;
 
 #[test]
-fn devices_and_paths() {
+fn layouts_of_devices_and_paths_equal_cs() {
     let body = c_layout! {
         ibv_device = "struct ibv_device" {
             _ops, node_type, transport_type, name, dev_name, dev_path, ibdev_path }
@@ -79,7 +79,7 @@ fn devices_and_paths() {
 }
 
 #[test]
-fn memory_and_work() {
+fn layouts_of_memory_and_work_requests_equal_cs() {
     let body = c_layout! {
         ibv_pd = "struct ibv_pd" { context, handle }
         ibv_mr = "struct ibv_mr" { context, pd, addr, length, handle, lkey, rkey }
@@ -128,7 +128,7 @@ fn memory_and_work() {
 }
 
 #[test]
-fn queues() {
+fn layouts_of_queues_equal_cs() {
     let body = c_layout! {
         ibv_comp_channel = "struct ibv_comp_channel" { context, fd, refcnt }
         ibv_async_event = "struct ibv_async_event" { element, event_type }
@@ -178,7 +178,7 @@ fn queues() {
 }
 
 #[test]
-fn verbs_not_offered() {
+fn layouts_of_unsupported_verbs_equal_cs() {
     let body = c_layout! {
         ibv_wq = "struct ibv_wq" {
             context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv, mutex, cond,
@@ -211,7 +211,7 @@ fn verbs_not_offered() {
 }
 
 #[test]
-fn connections() {
+fn layouts_of_connections_equal_cs() {
     let body = c_layout! {
         rdma_ib_addr = "struct rdma_ib_addr" { sgid, dgid, pkey }
         rdma_addr = "struct rdma_addr" { src_storage, dst_storage, ibaddr = "addr.ibaddr" }
@@ -236,7 +236,7 @@ fn connections() {
 }
 
 #[test]
-fn context() {
+fn the_context_layout_equals_cs() {
     let mut body = c_layout! {
         ibv_context = "struct ibv_context" {
             device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
@@ -353,7 +353,7 @@ fn releases_newer_than_the_header() {
 }
 
 #[test]
-fn numbers() {
+fn constants_equal_cs() {
     // Not in the header of Debian 12; written down from newer releases.
     let newer = [
         "IBV_QP_EX_WITH_FLUSH",

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_read() {
+    fn registered_buffers_are_parsed_from_fdinfo() {
         let told = |text: &str, range| {
             let mut buffers = Buffers::default();
             text.lines().for_each(|line| buffers.add(line.as_bytes(), range));

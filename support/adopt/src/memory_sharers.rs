@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_begin_anew() {
+    fn process_numbers_may_wrap() {
         let new = NewNumbers { since: 30, newest: 33, end: 41 };
         assert_eq!(new.iter().collect::<Vec<_>>(), [31, 32, 33]);
         assert!(new.contains(31) && new.contains(33));

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suspects() {
+    fn asynchronous_and_device_mappings_are_recognised() {
         for name in [&b"anon_inode:[io_uring]"[..], b"/[aio] (deleted)", b"/dev/infiniband/uverbs0"]
         {
             assert!(stores_behind_page_tables(name));

@@ -58,7 +58,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     #[test]
-    fn excludes() {
+    fn the_lock_excludes_other_threads() {
         let lock = Arc::new(Lock(AtomicU32::new(FREE)));
         let count = Arc::new(AtomicUsize::new(0));
         let threads: Vec<_> = (0..4)

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn pinning_devices_are_known_by_name() {
         for name in [
             &b"anon_inode:[io_uring]"[..],
             b"anon_inode:kvm-vm",

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_decide() {
+    fn device_numbers_decide() {
         for harmless in [(1, 3), (1, 9), (5, 0), (136, 7), (10, 200), (10, 229)] {
             assert!(is_harmless(harmless), "{harmless:?}");
         }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_seen_whatever_it_is_called() {
+    fn open_devices_are_found_under_any_path() {
         // Not beside a test that looks at all that this process has open.
         let _alone = crate::move_lock::MOVES.guard();
         assert_eq!(open_on("/dev/null"), Some(false));

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths() {
+    fn proc_paths_are_formatted() {
         let ends = |text: &CStr| Ok(text.to_bytes().len());
         assert_eq!(with_path(format_args!("/proc/{}/fd", i32::MIN), ends), Ok(20));
         let long = "x".repeat(PATH_BYTES - 1);

@@ -167,7 +167,7 @@ mod tests {
     use crate::move_lock::MOVES;
 
     #[test]
-    fn what_was_moved_away_grows_again_and_is_empty() {
+    fn a_moved_range_becomes_empty_private_memory() {
         let _lock = MOVES.guard();
         for _ in 0..3 {
             let (address, length) = pages(STRETCH_BYTES_MAX).unwrap();

@@ -97,7 +97,7 @@ fn a_null_pointer_gets_nothing_back() {
 }
 
 #[test]
-fn without_memory_there_is_no_array() {
+fn an_array_without_memory_is_refused() {
     let (_, lending) = bank(Answer::Refuse);
     assert_eq!(Array::<u64>::new(20, &lending).err(), Some(NoMemory));
 }

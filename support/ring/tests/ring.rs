@@ -98,7 +98,7 @@ proptest! {
 
     /// What goes in comes out, in order; and there is room exactly when there should be.
     #[test]
-    fn is_a_queue(size in 8..14u32, steps in steps()) {
+    fn records_leave_in_order(size in 8..14u32, steps in steps()) {
         let Ring { mut producer, mut consumer, .. } = ring(1 << size);
         let (capacity, payload_max) = (1u64 << size, producer.payload_max());
         let mut model = VecDeque::new();
@@ -278,7 +278,7 @@ proptest! {
 
 /// Two threads, a small ring: everything arrives, in order and intact.
 #[test]
-fn across_threads() {
+fn records_cross_threads_in_order() {
     let rounds: usize = if cfg!(miri) { 60 } else { 300_000 };
     let Ring { mut producer, mut consumer, .. } = ring(1024);
     let payload_max = producer.payload_max();

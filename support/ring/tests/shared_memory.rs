@@ -88,7 +88,7 @@ fn atomics_want_eight_aligned_bytes() {
 }
 
 #[test]
-fn every_slot_is_told_apart() {
+fn every_slot_is_distinct() {
     let page = DoorbellPage::new(Window::private(PAGE_BYTES));
     let rung: BTreeSet<u32> = (0..SLOTS).step_by(37).chain([63, 64, SLOTS - 1]).collect();
     assert!(!page.has_ready());

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_all_there_is_no_window() {
+    fn incomplete_extents_make_no_window() {
         let file = file(4);
         let mut row = SideBySide::begin(2 * 4096, Access::ReadWrite).unwrap();
         row.map(&of(&file, 3, 1)).unwrap();

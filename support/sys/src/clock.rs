@@ -25,7 +25,7 @@ pub fn page_bytes() -> usize {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn time_goes_forward() {
+    fn the_clock_never_goes_back() {
         let before = super::now();
         std::thread::sleep(std::time::Duration::from_millis(2));
         let passed = super::now() - before;

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts() {
+    fn an_eventfd_adds_up_its_writes() {
         let event = EventFd::new().unwrap();
         assert_eq!(event.take(), None);
         assert!(!event.wait(Some(Duration::ZERO)).unwrap());

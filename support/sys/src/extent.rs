@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_still_be_done_to_a_file_is_told_of_memory_files_only() {
+    fn seals_are_reported_of_memory_files_only() {
         let seals = |file: &OwnedFd| Extent::new(file, 0, PAGE).seals();
         let open = memfd::create_sealable("test", PAGE).unwrap();
         assert!(!seals(&open).unwrap().is_for_writers(), "somebody may still seal it");
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_an_extent_are_told_for_sure() {
+    fn resident_pages_of_an_extent_are_exact() {
         let file = file(6);
         let whole = of(&file, 0, 6).map(Access::ReadWrite).unwrap();
         whole.store(4 * 4096, 1, Ordering::Relaxed);

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_said_and_raises_no_signal() {
+    fn unreachable_memory_is_an_error_and_no_signal() {
         let both = [[true; 2]; 2];
         let neither = [[false; 2]; 2];
         let address = pages();

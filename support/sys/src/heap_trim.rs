@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_is_the_kernels_again() {
+    fn freed_heap_returns_to_the_kernel() {
         map_large_allocations();
         let mut trimmer = Trimmer::default();
         trimmer.look();

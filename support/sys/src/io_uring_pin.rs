@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_told_from_what_is_none() {
+    fn a_pin_is_distinguished_from_other_files() {
         let Some((_memory, address, pin)) = pinned() else { return };
         let (address, length) = (address as u64, 2 * PAGE as u64);
         assert!(keeps(pin.0.as_fd(), address, length));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_told_from_another_file() {
+    fn a_duplicate_is_distinguished_from_another_file() {
         let open = || std::fs::File::open("/dev/null").unwrap();
         let (one, other) = (open(), open());
         let copy = one.try_clone().unwrap();

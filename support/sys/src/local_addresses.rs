@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_there() {
+    fn the_loopback_address_is_listed() {
         let found = list().unwrap();
         let home = found.iter().find(|a| a.ip == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         assert_eq!((home.scope, home.is_loopback, home.is_up), (Scope::Host, true, true));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_not_looked_at_any_more() {
+    fn an_unwatched_file_reports_nothing() {
         let last = LastHolder::new().unwrap();
         let [one, other] = ["one", "other"].map(|name| memfd::create(name, 0x1000).unwrap());
         let names = [&one, &other].map(|file| last.watch(file.as_fd()).unwrap());

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_read() {
+    fn smaps_entries_are_parsed() {
         let text = b"1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nProtectionKey:  3\n\
                      VmFlags: rd wr mr wf \n4000-5000 r--p 00000000 00:00 0 [heap]\nVmFlags: rd\n";
         let mut at = 0;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_tells() {
+    fn this_kernel_reports_vm_flags() {
         let own = Box::new(0u8);
         let address = (&raw const *own).addr();
         let mut found = false;

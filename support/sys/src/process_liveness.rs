@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_words_than_the_kernel_goes_through() {
+    fn liveness_words_are_no_more_than_the_robust_list_limit() {
         let (life, shared) = (life(), Shared::new());
         ends_after(life, || {
             let first = life.tell(&shared.0, AT).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_mean_the_same_when_read_again() {
+    fn headers_survive_encoding_and_decoding() {
         for head in [
             head(Some("10.0.0.1"), "10.0.0.2"),
             head(Some("fe80::1"), "fe80::2"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_and_words_come_out_at_the_other_end_and_back() {
+    fn datagrams_and_wakeups_cross_in_both_directions() {
         let carried = carried();
         let theirs = carried.carriers_end().unwrap();
         let mut buffer = [0; MESSAGE_MAX];

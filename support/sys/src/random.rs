@@ -33,7 +33,7 @@ pub fn fill(bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn numbers_differ() {
+    fn random_numbers_differ() {
         assert_ne!(super::number(), super::number());
     }
 }

@@ -26,7 +26,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn sockets_that_anybody_may_make_are_none() {
+    fn unprivileged_sockets_are_not_raw() {
         for (family, kind) in [
             (AddressFamily::INET, SocketType::STREAM),
             (AddressFamily::INET6, SocketType::DGRAM),

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_backlog_is_waited_for_no_longer_than_said() {
+    fn a_connect_to_a_full_backlog_ends_at_its_deadline() {
         let folder = std::env::temp_dir().join(format!("omniverb-limited-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_does_not_end_is_told_once_and_its_end_once() {
+    fn a_stuck_iteration_and_its_end_are_reported_once_each() {
         let pulses = Pulses::default();
         let (one, other) = (pulses.vital("one"), pulses.minor("other"));
         let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);

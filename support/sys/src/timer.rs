@@ -54,7 +54,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn goes_off_when_it_is_time() {
+    fn a_timer_expires_at_its_time() {
         let timer = Timer::new().unwrap();
         let readable = |patience| {
             eventfd::readable(timer.as_fd(), Some(Duration::from_millis(patience))).unwrap()

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_before_there_is_an_object_is_reported_to_it() {
+    fn events_before_the_object_exists_are_reported_to_it() {
         let line = line(13);
         for _ in 0..3 {
             let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);

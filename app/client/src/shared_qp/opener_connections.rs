@@ -286,7 +286,7 @@ mod tests {
     /// Too many hold queue pairs; a process that has one and goes makes room, when its socket is
     /// closed.
     #[test]
-    fn there_are_only_so_many() {
+    fn openers_are_limited() {
         let (openers, receivers) = (Openers::default(), Weak::<Nobody>::new());
         let most = openers_max();
         assert!(most <= OPENERS_MAX && most * 2 <= (process_state::files_max() / 4).max(2));
@@ -335,7 +335,7 @@ mod tests {
 
     /// A descriptor ends the connection, and the thread that hears others does not let go of it.
     #[test]
-    fn a_descriptor_stays_where_it_is() {
+    fn an_unsolicited_descriptor_stays_in_its_socket() {
         let (opener, theirs) = one();
         let null = std::fs::File::open("/dev/null").unwrap();
         seqpacket::send(theirs.as_fd(), Ask::QUERY.bytes(), &[null.as_fd()]).unwrap();

@@ -117,7 +117,7 @@ pub fn opened(bytes: &[u8]) {
 }
 
 #[test]
-fn whatever_is_said_is_answered_or_the_end() {
+fn every_message_gets_an_answer_or_ends_the_connection() {
     let mut random = super::random::Random(1);
     for _ in 0..50 {
         let byte = |word: u64| {

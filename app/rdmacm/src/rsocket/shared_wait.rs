@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_to_wake_takes_what_is_told() {
+    fn the_last_waking_thread_takes_the_completion_event() {
         let mut gate = Gate::default();
         assert_eq!(gate.enter(SleepOn::Queue), Enter::Arm);
         assert_eq!(

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_known_by_their_private_data() {
+    fn foreign_peers_are_recognised_by_their_private_data() {
         let bytes = HELLO.encode();
         assert_eq!(Hello::decode(&bytes[..39]), None);
         assert_eq!(Hello::decode(&[]), None);
@@ -325,7 +325,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_number_is_a_message_that_means_the_same_again(number: u32) {
+        fn every_immediate_value_survives_decoding_and_encoding(number: u32) {
             let message = Message::decode(number);
             prop_assert_eq!(Message::decode(message.encode()), message);
         }

@@ -198,7 +198,7 @@ fn a_group_is_joined_and_left() {
 }
 
 #[test]
-fn names_become_addresses() {
+fn getaddrinfo_resolves_names() {
     let _alone = alone();
     let mut found = null_mut();
     // SAFETY: terminated names.

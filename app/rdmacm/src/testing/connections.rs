@@ -303,7 +303,7 @@ fn untaken_requests_are_refused_when_their_listener_ends() {
 }
 
 #[test]
-fn what_happens_before_a_request_is_accepted_is_not_told() {
+fn events_before_a_request_is_accepted_are_not_reported() {
     let _alone = alone();
     let (server, client) = (channel(), channel());
     let listener = listen(server, 100);

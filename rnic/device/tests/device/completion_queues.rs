@@ -69,7 +69,7 @@ fn an_event_needs_to_be_asked_for_each_time() {
 }
 
 #[test]
-fn what_is_there_when_the_queue_is_armed_raises_no_event() {
+fn entries_before_arming_raise_no_event() {
     let bench = bench(100);
     bench.send(0);
     bench.cq.arm(Notify::Any);
@@ -156,7 +156,7 @@ fn what_a_poll_of_several_steps_takes_raises_no_event() {
 }
 
 #[test]
-fn solicited_only() {
+fn a_queue_armed_for_solicited_events_ignores_others() {
     let bench = bench(100);
     bench.cq.arm(Notify::Solicited);
     bench.send(0);
@@ -210,7 +210,7 @@ fn capacity_can_change() {
 }
 
 #[test]
-fn it_is_busy_while_it_is_used() {
+fn a_queue_with_queue_pairs_is_busy() {
     let bench = bench(4);
     assert!(bench.cq.is_busy());
     bench.qps[1].destroy();

@@ -39,7 +39,7 @@ fn a_sleeper_is_kicked_once() {
 }
 
 #[test]
-fn a_waiting_sender_is_kicked_when_there_is_a_receive() {
+fn a_posted_receive_rings_the_waiting_senders_doorbell() {
     let pair = Pair::new();
     let qps = pair.connected(&Options::new(Service::Rc));
     post(&qps[0], &Work::send(0));
@@ -73,7 +73,7 @@ fn polls_that_find_completions_look_now_and_then() {
 /// A queue pair that the progress thread looks after already begins another wait: it has to hear of
 /// that, as it may sleep for longer.
 #[test]
-fn each_wait_with_a_limit_is_told_to_the_progress_thread() {
+fn each_timed_wait_is_registered_with_the_progress_thread() {
     let pair = Pair::new();
     let options = Options::new(Service::Rc);
     let qps = pair.connected(&options);

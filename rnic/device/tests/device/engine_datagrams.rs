@@ -98,7 +98,7 @@ fn datagrams_travel_as_their_address_handle_says() {
 
 /// Two hosts number their QPs alike.
 #[test]
-fn peers_with_the_same_number_are_told_apart() {
+fn peers_with_the_same_qpn_are_distinguished() {
     let pair = Pair::new();
     let (qp, mut far) = ready(&pair, &options(Service::Ud));
     let peer = omniverb_device::Peer {

@@ -18,7 +18,7 @@ use omniverb_link::{Endpoint, Nak, Request, Response};
 use omniverb_terms::{Psn, Refusal, Rkey, Service};
 
 #[test]
-fn the_far_end_is_told_what_the_queue_pair_is_like() {
+fn the_engine_gets_the_queue_pairs_attributes() {
     let pair = Pair::new();
     let options = options(Service::Rc);
     let qp = pair.sides[0].qp(&options);
@@ -65,7 +65,7 @@ fn the_far_end_is_told_what_the_queue_pair_is_like() {
 
 /// Applications give sequence numbers of 32 bits, and more.
 #[test]
-fn what_the_far_end_is_told_is_in_range() {
+fn attributes_sent_to_the_engine_are_in_range() {
     let pair = Pair::new();
     let options = options(Service::Rc).with(|o| {
         (o.attributes.rq_psn, o.attributes.sq_psn) = (0xff00_0001, 0xff00_0002);
@@ -80,7 +80,7 @@ fn what_the_far_end_is_told_is_in_range() {
 
 /// A thread that sees that the link is open sees the rest as well.
 #[test]
-fn everything_is_said_before_the_link_opens() {
+fn attributes_are_published_before_the_link_opens() {
     let pair = Pair::new();
     let options = options(Service::Rc);
     for round in 0..300 {
@@ -328,7 +328,7 @@ fn a_refusal_in_the_middle_of_a_long_message() {
 }
 
 #[test]
-fn a_refusal_of_nothing_is_told_as_an_event() {
+fn a_refusal_without_a_request_raises_an_event() {
     let pair = Pair::new();
     let (qp, mut far) = ready(&pair, &options(Service::Rc));
     receive(&qp, 9, &[]);

@@ -112,7 +112,7 @@ fn write_with_immediate_takes_a_receive() {
 }
 
 #[test]
-fn atomics_return_what_was_there() {
+fn atomics_return_the_value_before() {
     let pair = Pair::new();
     let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::new(24), Buffer::new(24));
@@ -197,7 +197,7 @@ fn inline_data_is_copied_when_posted() {
 }
 
 #[test]
-fn immediate_and_solicited() {
+fn immediate_data_and_solicited_events_arrive() {
     let pair = Pair::new();
     let qps = pair.connected(&Options::new(Service::Rc));
     receive(&qps[1], 0, &[]);

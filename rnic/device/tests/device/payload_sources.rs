@@ -94,7 +94,7 @@ impl Case {
 }
 
 #[test]
-fn what_is_mapped_stays_where_it_is() {
+fn a_mapped_payload_is_not_copied() {
     let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     case.write(100, 8192, 100_000);
     let ahead = case.next().unwrap();

@@ -90,7 +90,7 @@ fn transitions_and_the_attributes_they_need() {
 }
 
 #[test]
-fn attributes_are_told_as_they_were_set() {
+fn query_returns_the_attributes_as_set() {
     let pair = Pair::new();
     let options = rc().with(|o| {
         o.attributes.rq_psn = 17;

@@ -131,12 +131,12 @@ fn a_refusal_behind_data_that_was_not_taken() {
 }
 
 #[test]
-fn another_protection_domain() {
+fn a_key_of_another_protection_domain_is_refused() {
     each(|bench| remote(&bench.pair.sides[1].register_in(PD + 1, &bench.there, ALL), 0));
 }
 
 #[test]
-fn deregistered() {
+fn a_deregistered_key_is_refused() {
     each(|bench| {
         let target = bench.pair.sides[1].register(&bench.there);
         bench.pair.sides[1].shared.regions.remove(target.lkey);
@@ -179,7 +179,7 @@ fn reads_and_atomics_where_none_are_served() {
 }
 
 #[test]
-fn a_misaligned_atomic() {
+fn a_misaligned_atomic_is_refused() {
     for index in 2..4 {
         let bench = bench(&Options::new(Service::Rc));
         let target = bench.pair.sides[1].register(&bench.there);

@@ -19,7 +19,7 @@ fn srq(pair: &Pair, capacity: u32) -> Arc<Srq> {
 }
 
 #[test]
-fn receives_go_to_whom_they_are_needed_by() {
+fn receives_go_to_the_queue_pair_that_needs_them() {
     let pair = Pair::new();
     let srq = srq(&pair, 8);
     let [plain, shared] = options(&srq, 7);
@@ -47,7 +47,7 @@ fn receives_go_to_whom_they_are_needed_by() {
 }
 
 #[test]
-fn an_empty_queue_leaves_the_message_where_it_is() {
+fn an_empty_srq_leaves_the_message_in_the_ring() {
     let pair = Pair::new();
     let srq = srq(&pair, 8);
     let [plain, shared] = options(&srq, 7);
@@ -140,7 +140,7 @@ fn the_limit_event_comes_once() {
 }
 
 #[test]
-fn it_is_full_until_polled() {
+fn a_full_srq_stays_full_until_completions_are_polled() {
     let pair = Pair::new();
     let srq = srq(&pair, 2);
     let [plain, shared] = options(&srq, 7);

@@ -105,7 +105,7 @@ fn no_listener_there() {
 
 /// The daemon never answers, say because it died: the message is lost, and a later one asks again.
 #[test]
-fn a_question_without_an_answer_is_asked_again() {
+fn an_unanswered_link_request_is_repeated() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
     post(&qps[0], &Work::send(1).to(to(&qps[1]), QKEY));
@@ -288,7 +288,7 @@ fn a_peer_that_died_is_forgotten() {
 
 /// A server talks to more clients in its life than it can hold links at once.
 #[test]
-fn links_of_the_dead_are_used_again() {
+fn link_slots_of_dead_peers_are_reused() {
     let pair = Pair::new();
     let server = ready(&pair, 0);
     let rings = (32 << 10, 4 << 10);

@@ -119,7 +119,7 @@ fn what_names_no_queue_of_the_domain_is_refused() {
 
 /// A message that waits for a receive of a queue that is destroyed names none any more.
 #[test]
-fn a_waiter_for_a_destroyed_queue_is_told() {
+fn a_request_waiting_for_a_destroyed_srq_fails() {
     let bench = Bench::new();
     let (srq, _, number) = bench.srq(PD, 8);
     assert_eq!(bench.outcome(&Work::send(1).for_srq(number)), []);
@@ -335,7 +335,7 @@ fn a_message_inside_another_costs_no_receive() {
 
 /// Windows are for peers, and no peer is served by a queue pair that can bind one.
 #[test]
-fn there_are_no_windows() {
+fn xrc_queue_pairs_bind_no_memory_windows() {
     let bench = Bench::new();
     let (_srq, _, number) = bench.srq(PD, 1);
     for code in [opcode::LOCAL_INV, opcode::BIND_MW, opcode::SEND_WITH_INV] {

@@ -272,7 +272,7 @@ fn what_is_no_number_is_refused_at_once() {
 }
 
 #[test]
-fn refusals_come_back() {
+fn refusals_of_the_other_process_reach_the_requester() {
     let bench = Bench::new();
     let [(_, local), (_, target)] = bench.memory(64);
     let wrong = (remote(&target, 0).0 + 60, remote(&target, 0).1);
@@ -399,7 +399,7 @@ fn a_false_answer_ends_it() {
 
 /// Whatever the other process says and whenever, the front serves its own queues, or is in ERR.
 #[test]
-fn the_other_process_may_say_anything() {
+fn any_ring_contents_of_the_other_process_are_harmless() {
     for seed in 0..300u64 {
         let mut bytes = Vec::new();
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -112,7 +112,7 @@ fn the_first_packets_wait_for_the_key_and_arrive() {
 }
 
 #[test]
-fn an_address_without_an_answer_is_told_of_once_and_asked_again() {
+fn an_unanswered_address_is_reported_once_and_retried() {
     let mut a = tunnel(1, 1, 60 * SECOND, 0);
     assert!(seal(&mut a, (A, B), &[1; 50], 0).is_empty());
     let mut requests = 0;
@@ -269,7 +269,7 @@ fn two_hosts_over_a_network_with_faults() {
 }
 
 #[test]
-fn strangers_and_many_addresses_leave_a_bounded_state() {
+fn unknown_peers_and_many_addresses_leave_bounded_state() {
     let mut a = tunnel(1, 1, 60 * SECOND, 0);
     let address = |n: u32| IpAddr::from((0x0a00_0000 + n).to_be_bytes());
     // A program names addresses without end.

@@ -116,7 +116,7 @@ fn executed_once_and_answered_as_often_as_asked() {
 }
 
 #[test]
-fn what_is_forgotten_is_not_executed_again() {
+fn a_forgotten_duplicate_is_not_executed_again() {
     let mut end = End::new(Config { max_dest_rd_atomic: 1, ..config() });
     end.receive(&flush(500, 1));
     assert_eq!(end.sent(), ["READ-RESPONSE-ONLY psn 500 msn 1"]);
@@ -128,7 +128,7 @@ fn what_is_forgotten_is_not_executed_again() {
 }
 
 #[test]
-fn late_answers() {
+fn late_answers_are_sent_in_order() {
     let mut end = end();
     end.script.answers.extend([Delivery::Later, Delivery::Later, Delivery::Later]);
     end.receive(&eight(500, 0x2000, 8, 8));

@@ -255,7 +255,7 @@ fn a_qp_answers_before_it_may_send() {
 }
 
 #[test]
-fn congestion_is_told_at_most_once_in_a_while() {
+fn congestion_notifications_are_rate_limited() {
     let mut end = end();
     for psn in 500..510 {
         end.receive_marked(&send(psn, 1), Ecn::CongestionExperienced);

@@ -285,7 +285,7 @@ fn a_read_that_turns_out_to_be_forbidden_is_refused_at_the_answer_it_lacks() {
 }
 
 #[test]
-fn a_repeated_question_is_told_that_it_waits() {
+fn a_repeated_request_in_progress_is_acknowledged_as_waiting() {
     let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.script.answers.extend([Delivery::Later, Delivery::Later]);
     end.receive(&send(500, 1));
@@ -324,7 +324,7 @@ fn a_repeated_question_is_told_that_it_waits() {
 
 /// Whatever was to be said when the queue pair went to the error state.
 #[test]
-fn after_the_end_nothing_is_said() {
+fn a_failed_responder_sends_nothing() {
     let ends = |config: Config, before: fn(&mut End)| {
         let mut end = End::new(config);
         before(&mut end);

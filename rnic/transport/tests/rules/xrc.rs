@@ -69,7 +69,7 @@ fn acknowledging() -> Parts {
 }
 
 #[test]
-fn the_layer_above_is_told_the_queue() {
+fn the_upper_layer_gets_the_srq_number() {
     let mut end = of(Service::XrcRecv);
     let reth = Some(Reth::new(0x4000, Rkey(7), 10));
     let atomic = Some(AtomicEth::new(0x2000, Rkey(7), 5, 0));

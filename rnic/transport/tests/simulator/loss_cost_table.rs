@@ -34,7 +34,7 @@ fn scenario(path_mtu: usize, loss: u64) -> Scenario {
 }
 
 #[test]
-fn loss_and_mtu() {
+fn prints_the_cost_of_loss_by_mtu() {
     let mut table = String::from(" MTU  loss%      us  packets  PSNs again\n");
     for path_mtu in [256, 512, 1024, 2048, 4096] {
         for loss in [0, 10, 100, 500, 1000] {

@@ -35,7 +35,7 @@ fn run_seed(seed: u64) -> [u64; 2] {
 }
 
 #[test]
-fn seeds() {
+fn random_scenarios_hold_for_many_seeds() {
     if let Some(seed) = number("OMNIVERB_SEED") {
         run_seed(seed);
         return;

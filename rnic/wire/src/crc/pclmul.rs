@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length() {
+    fn pclmul_equals_the_table_at_every_length() {
         let bytes: Vec<u8> = (0..9100_u32).map(|at| ((at * at) >> 3) as u8).collect();
         for length in (0..=bytes.len()).step_by(4) {
             let wide = super::go_on(7, &bytes[..length]);
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes(crc: u32, bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+        fn pclmul_equals_the_table_for_any_bytes(crc: u32, bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
             let expected = plain(crc, &bytes);
             prop_assert!(super::go_on(crc, &bytes).is_none_or(|found| found == expected));
             prop_assert_eq!(crate::crc::go_on(crc, &bytes), expected);

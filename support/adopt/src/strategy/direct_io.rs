@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_read() {
+    fn open_flags_are_parsed_from_fdinfo() {
         assert_eq!(flags_in(b"pos:\t0\nflags:\t0140000\nmnt_id:\t29\n"), Some(0o140_000));
         assert_eq!(flags_in(b"pos:\t0\n"), None);
     }

@@ -56,13 +56,13 @@ fn two_links_of_different_words() {
 
 /// The second ringer finds the bit set and relies on the first one to set the summary.
 #[test]
-fn one_link_twice() {
+fn two_rings_of_one_link_are_seen() {
     check([5, 5], 1);
 }
 
 /// One ringer that rings again while the owner looks.
 #[test]
-fn again_and_again() {
+fn repeated_rings_are_seen() {
     loom::model(|| {
         let page = Arc::new(DoorbellPage::new(Words::at(PAGE_BYTES, [0, SUMMARY, MAP])));
         let news = Arc::new(AtomicU64::new(0));

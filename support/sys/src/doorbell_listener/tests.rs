@@ -32,7 +32,7 @@ fn settle(told: &EventFd) {
 }
 
 #[test]
-fn a_bell_that_is_rung_is_heard_until_it_is_removed() {
+fn a_rung_doorbell_is_reported_until_removed() {
     assert!(futex::has_wait_any(), "the machine of the tests has Linux 5.16");
     for room in [1, 2, GROUP] {
         let (listener, told) = listener(room);
@@ -64,7 +64,7 @@ fn a_bell_that_is_rung_is_heard_until_it_is_removed() {
 }
 
 #[test]
-fn what_was_rung_before_it_was_added_is_told() {
+fn a_ring_before_adding_is_reported() {
     let (listener, told) = listener(GROUP);
     for _ in 0..3 {
         let (ours, theirs) = bell();

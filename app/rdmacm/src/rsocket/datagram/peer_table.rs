@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_do_not_push_out_whom_we_send_to() {
+    fn unknown_senders_do_not_evict_peers_that_we_send_to() {
         let mut peers = Peers::default();
         for number in 0..10 {
             peers.of(address(number), || Ok(address(99))).unwrap().qpn = Some(1);

@@ -121,7 +121,7 @@ fn a_receive_only_process_announces_the_queue_pair_after_a_failed_one() {
 }
 
 #[test]
-fn strangers_fill_no_more_than_there_is_room_for() {
+fn unknown_senders_fill_a_bounded_queue() {
     let _alone = alone();
     let (flooded, address) = socket();
     let header = Knock { purpose: Purpose::Data, qpn: 7 }.encode(address.ip());

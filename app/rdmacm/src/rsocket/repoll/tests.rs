@@ -55,7 +55,7 @@ fn what_has_changed_meanwhile_counts() {
 }
 
 #[test]
-fn what_was_polled_is_not_told_of_another_file_with_its_number() {
+fn a_reused_descriptor_reports_no_events_of_the_old_file() {
     let mut all = members(&[3, 4]);
     let before = polled(&all, &[(3, POLLNVAL), (4, POLLHUP)]);
     for fd in [3, 4] {
@@ -68,7 +68,7 @@ fn what_was_polled_is_not_told_of_another_file_with_its_number() {
 }
 
 #[test]
-fn a_waiter_for_a_closed_set_is_told() {
+fn a_wait_on_a_closed_set_ends_with_an_error() {
     let set = Set::new(0).unwrap();
     let member = Member { fd: 0, asked: 0, data: 0, added: 0 };
     set.change(EPOLL_CTL_ADD, member).unwrap();
