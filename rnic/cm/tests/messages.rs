@@ -230,7 +230,11 @@ proptest! {
     }
 
     #[test]
-    fn ip_addresses_and_ports_survive_the_service_id(a in any::<u128>(), b in any::<u128>(), port in any::<u16>()) {
+    fn ip_addresses_and_ports_survive_the_service_id(
+        a in any::<u128>(),
+        b in any::<u128>(),
+        port in any::<u16>(),
+    ) {
         let pairs: [(IpAddr, IpAddr); 2] = [
             (Ipv6Addr::from(a).into(), Ipv6Addr::from(b).into()),
             (Ipv4Addr::from(a as u32).into(), Ipv4Addr::from(b as u32).into()),

@@ -62,7 +62,11 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn attributes_are_read_as_written(receiving in receiving(), sending in sending(), route in route()) {
+    fn attributes_are_read_as_written(
+        receiving in receiving(),
+        sending in sending(),
+        route in route(),
+    ) {
         prop_assert_eq!(Receiving::decode(receiving.encode()), Some(receiving));
         prop_assert_eq!(Sending::decode(sending.encode()), Some(sending));
         prop_assert_eq!(GlobalRoute::decode(route.encode()), Some(route));

@@ -170,7 +170,9 @@ mod tests {
 
         /// Wherever both are, in one buffer too.
         #[test]
-        fn every_byte_is_copied((from, to, length) in (0..9000_usize, 0..9000_usize, 0..9000_usize)) {
+        fn every_byte_is_copied(
+            (from, to, length) in (0..9000_usize, 0..9000_usize, 0..9000_usize),
+        ) {
             let before: Vec<u8> = (0..18_000_u32).map(|at| (at % 251) as u8).collect();
             for copy in [copy_many as Copies, copy_past] {
                 let mut bytes = before.clone();

@@ -168,7 +168,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pclmul_equals_the_table_for_any_bytes(crc: u32, bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+        fn pclmul_equals_the_table_for_any_bytes(
+            crc: u32,
+            bytes in prop::collection::vec(any::<u8>(), 0..5000),
+        ) {
             let expected = plain(crc, &bytes);
             prop_assert!(super::go_on(crc, &bytes).is_none_or(|found| found == expected));
             prop_assert_eq!(crate::crc::go_on(crc, &bytes), expected);
