@@ -1,9 +1,9 @@
 //! Holds one sender to a rate: keeps the time from which on it may send again.
 //!
-//! What is sent moves that time forward by what it takes at the rate. A sender that was silent has
-//! that time behind it, by the time that its burst takes at most. Whoever finds it in the past may
-//! send a packet of any size: so the average is exact whatever the size of packets, and a burst is
-//! exceeded by one packet at most.
+//! A packet moves that time forward by its duration at the rate. A silent sender has that time
+//! behind it, by the duration of its burst at most. A sender that finds it in the past may send a
+//! packet of any size: so the average is exact for any size of packets, and a burst is exceeded by
+//! one packet at most.
 
 /// How much may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +33,11 @@ impl Limit {
     }
 }
 
-/// What is kept at least of what was not sent while a sender waited for others, or its thread for a
-/// processor, in nanoseconds.
+/// Credit that is kept at least while a sender waited for others, or its thread for a processor, in
+/// nanoseconds.
 pub(crate) const CATCH_UP: u64 = 1_000_000;
-/// The same, in bytes: those of a turn. While all others have theirs, a sender that may have less
-/// than an even share of what its group has earns no more.
+/// That credit in bytes: those of a turn. While all others have theirs, a sender that may have less
+/// than an even share of its group's rate earns no more.
 const CATCH_UP_BYTES: u64 = 4096;
 
 /// As long as anything takes: a century.
@@ -71,13 +71,13 @@ impl Limiter {
         self.limit.takes(self.limit.burst_bytes, 0).0.clamp(1, FOREVER)
     }
 
-    /// What it is.
+    /// The limit.
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.limit
     }
 
-    /// Another limit from now on. What was earned or is owed stays, in bytes.
+    /// Changes the limit. Credit and debt stay, in bytes.
     pub fn change(&mut self, limit: Limit, now: u64) {
         self.keep_credit(0, now);
         let new = Limiter::new(limit, now);
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(limiter.ready(0), Err(500_000_001));
         assert_eq!(limiter.ready(500_000_000), Err(500_000_001));
         assert_eq!(limiter.ready(500_000_001), Ok(()));
-        // However long nobody sends, no more than a burst is saved up.
+        // After any silence no more than a burst is saved up.
         assert_eq!(limiter.ready(3_600_000_000_000), Ok(()));
         assert!(limiter.is_half_full(3_600_000_000_000));
         limiter.take(1000);

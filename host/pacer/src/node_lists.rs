@@ -1,4 +1,4 @@
-//! Doubly linked lists of numbered nodes, in arrays: every node is in one list at most, and leaves
+//! Keeps doubly linked lists of numbered nodes, in arrays: every node is in one list at most, and leaves
 //! it in constant time.
 
 /// No node, or no list.

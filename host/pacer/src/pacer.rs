@@ -1,19 +1,19 @@
-//! Says which of many senders sends next: a tree of limits, in which leaves send.
+//! Chooses the next sender among many: a tree of limits, in which leaves send.
 //!
-//! A node that has something to send waits for one of two things. While its own limit is used up it
-//! waits for *time*, in the wheel. Then it waits for its *turn*, in a ring at its parent, which
-//! itself waits for time or a turn as long as that ring has somebody. The root goes down the rings
-//! to a leaf. What the leaf sends is taken from every limit on the way up.
+//! A node with packets to send waits for one of two things. While its own limit is used up it waits
+//! for *time*, in the wheel. Then it waits for its *turn*, in a ring at its parent, which itself
+//! waits for time or a turn as long as that ring has a member. The root goes down the rings to a
+//! leaf. Bytes that the leaf sends are taken from every limit on the way up.
 //!
 //! * Nothing is taken from a leaf before its time: that is the backpressure.
-//! * Siblings get equal numbers of bytes of what their parent has (deficit round robin), whatever
-//!   the size of their packets. One that asks for turns and sends nothing gets no more of them.
-//! * What a node sends beyond its turn is taken from its next ones: a train at most, and nothing if
-//!   nobody waited, since nobody went without. So nobody is made to wait for a past of silence.
+//! * Siblings get equal numbers of their parent's bytes (deficit round robin), for any size of their
+//!   packets. One that asks for turns and sends nothing gets no more of them.
+//! * Bytes that a node sends beyond its turn are taken from its next ones: a train at most, and
+//!   none if no other waited. So no node waits for a past of silence.
 //! * Credit is not lost while a node waits for its turn, nor for a busy processor, up to its burst,
 //!   a turn's bytes or a millisecond: so limits are exact although thousands of nodes are in the
 //!   way.
-//! * A change of a limit moves nothing but times: who waits goes on waiting.
+//! * A change of a limit moves nothing but times: waiting nodes go on waiting.
 
 use crate::limiter::{self, Limit};
 use crate::node_limit::Source;
@@ -48,7 +48,7 @@ pub enum Refused {
     TooDeep,
 }
 
-/// What a node waits for.
+/// The event that a node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
@@ -76,7 +76,7 @@ struct Node {
     latest: u32,
     /// Bytes that are left of its turn.
     left: i32,
-    /// What was left of it when it was given the turn that it had last.
+    /// The rest of it at the beginning of its last turn.
     left_then: i32,
     limiter: Source,
 }
@@ -312,8 +312,8 @@ impl Pacer {
         }
     }
 
-    /// Whether a leaf that does not wait may send at once: every limit above it allows that, and
-    /// nobody waits for a turn there.
+    /// Whether a leaf that does not wait may send at once: every limit above it allows that, and no
+    /// node waits for a turn there.
     pub fn may_begin(&mut self, leaf: NodeId, now: u64) -> bool {
         let Ok(index) = self.leaf(leaf) else { return true };
         if self.nodes[index as usize].state != State::Idle {
@@ -340,8 +340,8 @@ impl Pacer {
         true
     }
 
-    /// Nobody waits for a turn beside a leaf, nor beside any node above it: what these sent before
-    /// is owed to nobody.
+    /// No node waits for a turn beside a leaf, nor beside any node above it: bytes that these sent
+    /// before are not owed.
     fn forgive(&mut self, mut index: u32) {
         while let Some(node) = self.nodes.get_mut(index as usize) {
             if node.left <= 0 {
@@ -351,8 +351,8 @@ impl Pacer {
         }
     }
 
-    /// Whether a leaf whose turn it is may send one more packet in it: every limit above it allows
-    /// that, and its turn is not over, or nobody waits for the next.
+    /// Whether a leaf may send one more packet in its turn: every limit above it allows that, and
+    /// its turn is not over, or no node waits for the next.
     #[must_use]
     pub fn may_go_on(&self, leaf: NodeId, now: u64) -> bool {
         let Ok(index) = self.leaf(leaf) else { return true };
@@ -429,7 +429,7 @@ impl Pacer {
         loop {
             let child = self.rings.front(turns_of(at));
             if child == NONE {
-                // Cannot be: who has a turn has somebody to give it to.
+                // Cannot be: a node with a turn has a child to give it to.
                 self.unlink(at);
                 return None;
             }
@@ -483,8 +483,8 @@ impl Pacer {
         if index == ROOT {
             return;
         }
-        // What left in the middle of its turn goes on with it, if it used it and nobody had one
-        // meanwhile.
+        // A node that left in the middle of its turn goes on with it, if it used it and no other
+        // had one meanwhile.
         if left > 0 && !unused && self.nodes[parent as usize].latest == index {
             self.rings.push_front(turns_of(parent), index);
         } else {

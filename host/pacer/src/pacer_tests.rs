@@ -1,4 +1,4 @@
-//! Turns, waits and changes of a few nodes. Thousands of them: `tests/simulator.rs`.
+//! Tests turns, waits and changes of a few nodes. Thousands of them: `tests/simulator.rs`.
 
 use super::*;
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ fn siblings_get_the_same_whatever_the_size_of_their_packets() {
     assert!(asked > 0);
 }
 
-/// Two leaves that sent a gigabyte while nobody waited take turns at once when both want to send,
+/// Two leaves that sent a gigabyte without waiters take turns at once when both want to send,
 /// whether that was let through or taken on account. So do two groups of such leaves, and one that
 /// was alone beside one that comes later.
 #[test]
@@ -219,7 +219,7 @@ fn a_limit_is_shared_by_the_trees_of_several_threads() {
         }
         threads.iter().map(|(_, _, sent)| *sent).collect::<Vec<_>>()
     };
-    // What each has taken ahead, and a burst.
+    // The lead of each, and a burst.
     let near = |bytes: u64, may: u64| bytes.abs_diff(may) <= 4 * 4096 + 1500;
     let sent = round(0, 1000 * MILLISECOND, &mut threads);
     assert!(near(sent.iter().sum(), 12_500_000) && near(sent[2], 1_250_000), "{sent:?}");
@@ -236,8 +236,8 @@ fn a_limit_is_shared_by_the_trees_of_several_threads() {
 }
 
 proptest! {
-    /// Whatever happens, whoever wants something gets its turn in time, and the tree holds
-    /// together: nobody waits for nothing.
+    /// In any sequence, a waiting leaf gets its turn in time, and the tree stays consistent: no
+    /// node waits without cause.
     #[test]
     fn every_waiting_leaf_is_served(
         steps in proptest::collection::vec(

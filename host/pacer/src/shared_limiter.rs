@@ -1,8 +1,8 @@
-//! A limit that several packet threads have in common, each in a tree of its own.
+//! Shares a limit among several packet threads, each with a tree of its own.
 //!
-//! A thread takes some bytes of it ahead, about a packet's, and is told when it may send them. So
-//! threads that wait get their parts in the order in which they asked, whichever looks first when
-//! the time has come, and the lock is not taken for every packet.
+//! A thread takes some bytes of it ahead, about a packet's, with the time from which it may send
+//! them. So waiting threads get their parts in the order in which they asked, whichever looks first
+//! when the time has come, and the lock is not taken for every packet.
 
 use crate::limiter::{Limit, Limiter};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,7 +48,7 @@ impl Lease {
         Lease { limiter, left: 0, from: 0 }
     }
 
-    /// What another has sent and not yet taken, this one takes.
+    /// Takes over the bytes that another has sent and not yet taken.
     pub(crate) fn owes_like(&mut self, old: &Lease) {
         self.left = old.left.min(0);
     }

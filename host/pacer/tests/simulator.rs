@@ -79,7 +79,7 @@ impl Line {
         }
     }
 
-    /// What each sends within so long.
+    /// Bytes that each sends within so long.
     fn measure(&mut self, time: u64) -> Vec<u64> {
         let before: Vec<_> = self.senders.iter().map(|sender| sender.sent).collect();
         self.run(self.now + time);
@@ -95,7 +95,7 @@ impl Line {
         off.fold(0.0, f64::max)
     }
 
-    /// What each tenant has sent.
+    /// Bytes that each tenant has sent.
     fn of_tenants(&self, sent: &[u64]) -> Vec<u64> {
         let mut all = vec![0; self.tenants.len()];
         self.senders.iter().zip(sent).for_each(|(sender, sent)| all[sender.tenant] += sent);
@@ -108,7 +108,7 @@ fn allowed(bits_per_second: u64, time: u64) -> f64 {
     bits_per_second as f64 / 8.0 * time as f64 / SECOND as f64
 }
 
-/// Everybody is within a packet: of one more by what the wheel's slots round.
+/// All are within a packet: of one more by the rounding of the wheel's slots.
 #[track_caller]
 fn exact(line: &mut Line, time: u64) {
     line.begin();
@@ -143,7 +143,7 @@ fn a_tenants_cap_is_exact_and_shared_evenly() {
         let off = (bytes as f64 - allowed(*cap, 2 * SECOND)).abs() / 4096.0;
         assert!(off <= 1.5, "{off} packets");
     }
-    // Whoever may have more than an even share has no more than the others.
+    // A sender that may have more than an even share has no more than the others.
     for tenant in [0, 150, 299] {
         let of = |sender: &&Sender| sender.tenant == tenant;
         let mine: Vec<_> =
@@ -156,8 +156,8 @@ fn a_tenants_cap_is_exact_and_shared_evenly() {
     }
 }
 
-/// Who may have less than an even share of what its tenant has is not held up by those who have
-/// more than they can use.
+/// A sender that may have less than an even share of its tenant's rate is not held up by those that
+/// have more than they can use.
 #[test]
 fn small_limits_are_exact_beside_greedy_siblings() {
     let mut line = Line::new((20, 10), 2_000_000_000, 100, 1500);
@@ -178,8 +178,8 @@ fn small_limits_are_exact_beside_greedy_siblings() {
     }
 }
 
-/// Every tenth sender sends packets of 64 bytes or 64 KiB, and a tenant has itself called without
-/// end: whoever keeps to the rules does not notice.
+/// Every tenth sender sends packets of 64 bytes or 64 KiB, and a tenant is called without end: fair
+/// senders do not notice.
 #[test]
 fn hostile_senders_harm_no_other_sender() {
     let mut line = Line::new((300, 33), 20_000_000_000, 120, 4096);
@@ -216,7 +216,7 @@ fn changes_of_limits_lose_no_rate() {
                 if round < 3 { sender.bits_per_second / 2 } else { sender.bits_per_second * 2 };
             line.pacer.set_limit(sender.id, rate(sender.bits_per_second), line.now).unwrap();
         }
-        // Immediately after it, everybody has the new rate, or the old.
+        // Immediately after it, all have the new rate, or the old.
         let sent = line.measure(SECOND / 4);
         let worst = line.worst(&sent, SECOND / 4);
         assert!(worst <= 1.2, "{worst} packets in round {round}");
