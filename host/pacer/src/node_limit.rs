@@ -1,4 +1,4 @@
-//! Stores the limit of one node of a tree: none, its own, or a part of one that several trees share.
+//! Stores the limit of one node of a tree: none, its own, or a part of a shared one.
 
 use crate::limiter::{Limit, Limiter};
 use crate::shared_limiter::Lease;

@@ -1,5 +1,6 @@
-//! Keeps doubly linked lists of numbered nodes, in arrays: every node is in one list at most, and leaves
-//! it in constant time.
+//! Keeps doubly linked lists of numbered nodes, in arrays.
+//!
+//! Every node is in one list at most, and leaves it in constant time.
 
 /// No node, or no list.
 pub(crate) const NONE: u32 = u32::MAX;

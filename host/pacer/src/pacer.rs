@@ -6,8 +6,8 @@
 //! leaf. Bytes that the leaf sends are taken from every limit on the way up.
 //!
 //! * Nothing is taken from a leaf before its time: that is the backpressure.
-//! * Siblings get equal numbers of their parent's bytes (deficit round robin), for any size of their
-//!   packets. One that asks for turns and sends nothing gets no more of them.
+//! * Siblings get equal numbers of their parent's bytes (deficit round robin), for any size of
+//!   their packets. One that asks for turns and sends nothing gets no more of them.
 //! * Bytes that a node sends beyond its turn are taken from its next ones: a train at most, and
 //!   none if no other waited. So no node waits for a past of silence.
 //! * Credit is not lost while a node waits for its turn, nor for a busy processor, up to its burst,
