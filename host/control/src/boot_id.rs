@@ -21,7 +21,7 @@ pub(crate) struct BootId {
 impl BootId {
     /// The boot id that a ledger has, of a window of so many pages.
     pub(crate) fn of(ledger: Ledger, pages: u64) -> BootId {
-        let found = ledger.whose(pages);
+        let found = ledger.trailer(pages);
         BootId { ledger, pages, noted: found.is_ok(), last: found.ok().flatten() }
     }
 
@@ -34,7 +34,7 @@ impl BootId {
         // take its new owner for a process of the earlier boot. A page of the ledger that cannot be
         // written was never written, so no daemon finds another boot in it.
         if self.noted {
-            self.noted = self.ledger.note_whose(self.pages, &boot).is_ok();
+            self.noted = self.ledger.note_trailer(self.pages, &boot).is_ok();
         }
         // Of processes that existed before any id was known, no id says that they are gone.
         self.last.replace(boot).is_some()

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) const PATH_BYTES_MAX: usize = 107;
 
 /// The other daemon's pid, for the message.
-fn who(pid: Option<i32>) -> String {
+fn pid_suffix(pid: Option<i32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
@@ -17,7 +17,7 @@ fn who(pid: Option<i32>) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another one serves this socket.
-    #[error("another omniverbd{} already serves {}", who(*pid), path.display())]
+    #[error("another omniverbd{} already serves {}", pid_suffix(*pid), path.display())]
     InUse {
         /// The socket that is served.
         path: PathBuf,

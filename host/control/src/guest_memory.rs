@@ -100,7 +100,7 @@ impl Pins {
     /// which is gone with its mappings.
     pub(crate) fn over(&self, vnic: VnicId, tokens: &[u64]) -> Vec<u64> {
         let has = |token: &u64| {
-            let known = self.by_token.get(token).filter(|(whose, _)| *whose == vnic);
+            let known = self.by_token.get(token).filter(|(owner, _)| *owner == vnic);
             known.is_some_and(|(_, row)| row.strong_count() > 0)
         };
         tokens.iter().copied().filter(|token| !has(token)).collect()
@@ -108,7 +108,7 @@ impl Pins {
 
     /// Bytes in use of a vNIC's memory.
     pub(crate) fn bytes(&self, vnic: VnicId) -> u64 {
-        let rows = self.by_token.values().filter(|(whose, _)| *whose == vnic);
+        let rows = self.by_token.values().filter(|(owner, _)| *owner == vnic);
         rows.filter_map(|(_, row)| row.upgrade()).map(|row| row.bytes()).sum()
     }
 }

@@ -18,7 +18,7 @@ const KNOWN: u64 = 1;
 /// could not be recovered later.
 pub(crate) fn of(ledger: &Ledger, pages: u64) -> Option<Neighbour> {
     let at = pages + BEHIND;
-    let bytes: [u8; 16] = match ledger.whose(at).ok()? {
+    let bytes: [u8; 16] = match ledger.trailer(at).ok()? {
         Some(bytes) => bytes,
         None if ledger.is_kept() => {
             let drawn = [random::number(), random::number() | 1];
@@ -26,7 +26,7 @@ pub(crate) fn of(ledger: &Ledger, pages: u64) -> Option<Neighbour> {
             for (room, word) in bytes.chunks_exact_mut(8).zip(drawn) {
                 room.copy_from_slice(&word.to_le_bytes());
             }
-            ledger.note_whose(at, &bytes).ok()?;
+            ledger.note_trailer(at, &bytes).ok()?;
             bytes
         }
         None => return None,
@@ -45,13 +45,14 @@ mod tests {
     fn a_machine_is_the_same_to_every_daemon_and_no_other_is() {
         let file = |bytes| memfd::create("ledger", bytes).unwrap();
         let (one, other) = (file(132), file(132));
-        let who = |file: &std::os::fd::OwnedFd| of(&Ledger::of(file.try_clone().unwrap()), 100);
-        let first = who(&one).unwrap();
-        assert_eq!(who(&one), Some(first));
-        assert_ne!(who(&other), Some(first));
+        let identity =
+            |file: &std::os::fd::OwnedFd| of(&Ledger::of(file.try_clone().unwrap()), 100);
+        let first = identity(&one).unwrap();
+        assert_eq!(identity(&one), Some(first));
+        assert_ne!(identity(&other), Some(first));
         assert_ne!(first.proof[3], 0);
         // Those of older supervisors.
-        assert_eq!(who(&file(116)), None);
+        assert_eq!(identity(&file(116)), None);
         assert_eq!(of(&Ledger::none(), 100), None);
     }
 }

@@ -202,7 +202,7 @@ impl Machines {
     pub(crate) fn changed_pairs(&mut self, link_bytes: u64) -> Vec<(VnicId, PairWindows)> {
         let changed = std::mem::take(&mut self.changed);
         let records = changed.iter().filter_map(|id| self.all.get(id));
-        let is_in = |whose: &_, file| self.is_in(whose, file);
+        let is_in = |guest: &_, file| self.is_in(guest, file);
         records.map(|record| (record.vnic(), record.pairs.known(link_bytes, is_in))).collect()
     }
 

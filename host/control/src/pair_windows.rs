@@ -50,7 +50,7 @@ pub(crate) struct Pair {
     pieces: Arc<Pieces>,
     ledger: Ledger,
     pages: u64,
-    whose: WindowOwner,
+    owner: WindowOwner,
     /// Where in the guest's device its data part begins.
     at: u64,
     /// Its file, by which another machine that has it is known.
@@ -81,14 +81,14 @@ impl Pair {
         let pieces = Pieces::made_fresh(window, data, ledger.clone(), bin, count_anew)?;
         let (bytes, used) = pieces.sizes();
         let pages = bytes / PAGE;
-        let whose = match ledger.whose(pages)? {
+        let owner = match ledger.trailer(pages)? {
             Some(bytes) => read(&bytes)
                 .map_or(WindowOwner::Forgotten, |neighbour| WindowOwner::Of(neighbour, None)),
             None if used > 0 => WindowOwner::Forgotten,
             None => WindowOwner::Unowned,
         };
         let file = Pages::new(pieces.file(), 0, 0).file_id()?;
-        Ok(Pair { pieces, ledger, pages, whose, at, file })
+        Ok(Pair { pieces, ledger, pages, owner, at, file })
     }
 
     /// Where links are.
@@ -100,7 +100,7 @@ impl Pair {
 
     /// Its owner, if known.
     fn of(&self) -> Option<&Neighbour> {
-        match &self.whose {
+        match &self.owner {
             WindowOwner::Of(neighbour, _) => Some(neighbour),
             WindowOwner::Unowned | WindowOwner::Forgotten | WindowOwner::Over => None,
         }
@@ -108,8 +108,8 @@ impl Pair {
 
     /// Makes a neighbour its owner, for good.
     fn give(&mut self, neighbour: Neighbour, name: &str) -> io::Result<()> {
-        self.ledger.note_whose(self.pages, &written(&neighbour))?;
-        self.whose = WindowOwner::Of(neighbour, Some(name.to_owned()));
+        self.ledger.note_trailer(self.pages, &written(&neighbour))?;
+        self.owner = WindowOwner::Of(neighbour, Some(name.to_owned()));
         Ok(())
     }
 
@@ -194,12 +194,12 @@ impl Pairs {
 
     /// Whether a vNIC of this proof has one.
     pub(crate) fn are_of(&self, proof: [u64; 4]) -> bool {
-        self.windows.values().filter_map(Pair::of).any(|whose| whose.proof == proof)
+        self.windows.values().filter_map(Pair::of).any(|owner| owner.proof == proof)
     }
 
     /// Whether this neighbour has one.
     pub(crate) fn is_given(&self, neighbour: &Neighbour) -> bool {
-        self.windows.values().filter_map(Pair::of).any(|whose| whose == neighbour)
+        self.windows.values().filter_map(Pair::of).any(|owner| owner == neighbour)
     }
 
     /// The windows of a neighbour.
@@ -212,14 +212,14 @@ impl Pairs {
     fn first_free(&self) -> Option<u8> {
         let mut all = self.windows.iter();
         let free = all
-            .find(|(number, pair)| pair.whose == WindowOwner::Unowned && self.is_present(**number));
+            .find(|(number, pair)| pair.owner == WindowOwner::Unowned && self.is_present(**number));
         free.map(|(number, _)| *number)
     }
 
     /// How many of these there are.
     pub(crate) fn free(&self) -> usize {
         let free = |(number, pair): &(&u8, &Pair)| {
-            pair.whose == WindowOwner::Unowned && self.is_present(**number)
+            pair.owner == WindowOwner::Unowned && self.is_present(**number)
         };
         self.windows.iter().filter(free).count()
     }
@@ -295,7 +295,7 @@ impl Pairs {
     /// A machine that does not find the last window plugged in gets no more. A window that is not
     /// found because its neighbour wrote into it keeps no other from having one.
     pub(crate) fn wanted(&mut self) -> Option<(SessionId, u64)> {
-        let given = self.windows.values().all(|pair| pair.whose != WindowOwner::Unowned);
+        let given = self.windows.values().all(|pair| pair.owner != WindowOwner::Unowned);
         let left = self.plugger.is_some_and(|plugger| plugger.left > 0);
         (self.present.is_some() && given && left).then(|| self.take_call()).flatten()
     }
@@ -303,7 +303,7 @@ impl Pairs {
     /// Whether there is no place for another one, but would be if one were taken out.
     pub(crate) fn is_full(&self) -> bool {
         let none = self.plugger.is_some_and(|plugger| plugger.can_take_out && plugger.left == 0);
-        none && self.windows.values().all(|pair| pair.whose != WindowOwner::Unowned)
+        none && self.windows.values().all(|pair| pair.owner != WindowOwner::Unowned)
     }
 
     /// The call to answer, and the number of a window to unplug: there is no slot for another, and
@@ -315,7 +315,7 @@ impl Pairs {
         let waits = self.plugger.is_some_and(|plugger| plugger.tag.is_some());
         if !waits
             || !self.is_full()
-            || self.windows.values().any(|pair| pair.whose == WindowOwner::Over)
+            || self.windows.values().any(|pair| pair.owner == WindowOwner::Over)
         {
             return None;
         }
@@ -326,7 +326,7 @@ impl Pairs {
             pair.at != 0 && left && pair.pieces.sizes().1 == 0
         };
         let (number, pair) = self.windows.iter_mut().find(|(_, pair)| unused(pair))?;
-        pair.whose = WindowOwner::Over;
+        pair.owner = WindowOwner::Over;
         let number = *number;
         let (operator, tag) = self.take_call()?;
         Some((operator, tag, number))
@@ -334,7 +334,7 @@ impl Pairs {
 
     /// A window that is over is not in the machine any more; false: there is none such.
     pub(crate) fn take_out(&mut self, number: u8) -> bool {
-        let over = self.windows.get(&number).is_some_and(|pair| pair.whose == WindowOwner::Over);
+        let over = self.windows.get(&number).is_some_and(|pair| pair.owner == WindowOwner::Over);
         if over {
             self.windows.remove(&number);
         }
@@ -353,7 +353,7 @@ impl Pairs {
         for (number, pair) in &self.windows {
             let present = self.is_present(*number);
             let room = if present { pair.room(link_bytes) } else { 0 };
-            match &pair.whose {
+            match &pair.owner {
                 WindowOwner::Unowned if room > 0 => {
                     let least = if known.free == 0 { room } else { known.room.min(room) };
                     (known.free, known.room) = (known.free + 1, least);
@@ -383,7 +383,7 @@ impl Pairs {
         ready: &LinkReady,
     ) -> io::Result<Shared> {
         let his =
-            |pair: &Pair| matches!(&pair.whose, WindowOwner::Of(whose, _) if *whose == neighbour);
+            |pair: &Pair| matches!(&pair.owner, WindowOwner::Of(owner, _) if *owner == neighbour);
         let found = self.windows.iter().find(|(_, pair)| his(pair)).map(|(number, _)| *number);
         let number = found.or_else(|| self.first_free()).ok_or(io::ErrorKind::Unsupported)?;
         if !self.is_present(number) {
@@ -393,7 +393,7 @@ impl Pairs {
         match found {
             None => pair.give(neighbour, name)?,
             // A window given by an earlier daemon has no name.
-            Some(_) => pair.whose = WindowOwner::Of(neighbour, Some(name.to_owned())),
+            Some(_) => pair.owner = WindowOwner::Of(neighbour, Some(name.to_owned())),
         }
         let bells = pair_window::bell_pages(pair.pages * PAGE);
         let place = PieceRange { number, at: pair.at };
@@ -439,9 +439,9 @@ impl Pairs {
     /// The windows for the status. `links`: the number of links in them. `others`: machines whose
     /// windows it has.
     pub(crate) fn row(&self, links: usize, others: &[String]) -> Value {
-        let owned = |pair: &&Pair| !matches!(pair.whose, WindowOwner::Unowned | WindowOwner::Over);
+        let owned = |pair: &&Pair| !matches!(pair.owner, WindowOwner::Unowned | WindowOwner::Over);
         let given = self.windows.values().filter(owned);
-        let names = given.clone().filter_map(|pair| match &pair.whose {
+        let names = given.clone().filter_map(|pair| match &pair.owner {
             WindowOwner::Of(_, name) => name.as_deref(),
             _ => None,
         });

@@ -113,13 +113,13 @@ impl Dog {
         for news in news {
             let seconds = |stuck: &Stuck| stuck.time as f64 / 1e9;
             match &news {
-                News::Stuck(who) => self.journal.log(
+                News::Stuck(stall) => self.journal.log(
                     Level::Error,
-                    format_args!("{} has been stuck for {:.1} s", who.thread, seconds(who)),
+                    format_args!("{} has been stuck for {:.1} s", stall.thread, seconds(stall)),
                 ),
-                News::GoesOn(who) => self.journal.log(
+                News::GoesOn(stall) => self.journal.log(
                     Level::Warning,
-                    format_args!("{} goes on after {:.1} s", who.thread, seconds(who)),
+                    format_args!("{} goes on after {:.1} s", stall.thread, seconds(stall)),
                 ),
             }
         }

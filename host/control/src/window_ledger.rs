@@ -87,7 +87,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn whose<const N: usize>(&self, pages: u64) -> io::Result<Option<[u8; N]>> {
+    pub(crate) fn trailer<const N: usize>(&self, pages: u64) -> io::Result<Option<[u8; N]>> {
         let Some(file) = &self.0 else { return Ok(None) };
         let mut bytes = [0; N];
         if pread(file, &mut bytes, pages)? != N {
@@ -100,7 +100,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn note_whose(&self, pages: u64, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn note_trailer(&self, pages: u64, bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &self.0 else { return Ok(()) };
         match pwrite(file, bytes, pages)? == bytes.len() {
             true => Ok(()),

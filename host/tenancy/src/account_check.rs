@@ -51,13 +51,13 @@ impl Tally {
 }
 
 /// Compares an account's counts with the expected ones.
-fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, whose: &dyn Debug) {
+fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, owner: &dyn Debug) {
     let (counts, receipts) = tally.get(&account.id()).copied().unwrap_or_default();
     for kind in Kind::ALL {
         let rows = counts[kind as usize];
-        assert_eq!(account.count(kind), rows, "{kind:?}, counted and there: {whose:?}");
+        assert_eq!(account.count(kind), rows, "{kind:?}, counted and there: {owner:?}");
     }
-    assert_eq!(account.receipts(), receipts, "receipts that are out, and rows: {whose:?}");
+    assert_eq!(account.receipts(), receipts, "receipts that are out, and rows: {owner:?}");
 }
 
 impl Tenancy {
@@ -191,8 +191,8 @@ impl Tenancy {
         }
         for (machine, windows) in self.pair_windows.iter() {
             check(&tally, windows.given().0, machine);
-            for (whose, places) in windows.places() {
-                check(&tally, places, &(machine, whose));
+            for (owner, places) in windows.places() {
+                check(&tally, places, &(machine, owner));
             }
         }
         if self.is_empty() {

@@ -25,7 +25,7 @@ pub(crate) struct InBoth {
     /// Which of the two has the window of its own.
     pub(crate) end: usize,
     /// The other one.
-    pub(crate) whose: Neighbour,
+    pub(crate) neighbour: Neighbour,
     /// Where that one has the window.
     pub(crate) place: PieceRange,
 }
@@ -67,10 +67,10 @@ impl Machines {
             else {
                 continue;
             };
-            let (whose, name) = (there.pairs.this(), format!("vm-{}", there.machine.name));
-            let given = whose.zip(self.all.get_mut(&owner)).is_some_and(|(whose, here)| {
+            let (neighbour, name) = (there.pairs.this(), format!("vm-{}", there.machine.name));
+            let given = neighbour.zip(self.all.get_mut(&owner)).is_some_and(|(neighbour, here)| {
                 // What cannot be noted is not given.
-                here.pairs.give(whose, &name).unwrap_or(false)
+                here.pairs.give(neighbour, &name).unwrap_or(false)
             });
             if given {
                 self.changed.extend(both);
@@ -107,18 +107,19 @@ impl Machines {
     /// Those that have a window in common with one that has changed have changed, too.
     pub(super) fn spread_changes(&mut self) {
         let of = |id| self.all.get(id).and_then(|record: &Record| record.pairs.this());
-        let whose: BTreeSet<Neighbour> = self.changed.iter().filter_map(of).collect();
-        let concerned = |record: &Record| whose.iter().any(|whose| record.pairs.is_given(whose));
-        if !whose.is_empty() {
+        let neighbours: BTreeSet<Neighbour> = self.changed.iter().filter_map(of).collect();
+        let concerned =
+            |record: &Record| neighbours.iter().any(|neighbour| record.pairs.is_given(neighbour));
+        if !neighbours.is_empty() {
             let more = self.all.iter().filter(|(_, record)| concerned(record)).map(|(id, _)| *id);
             self.changed.extend(more.collect::<Vec<_>>());
         }
     }
 
     /// Whether a machine has that window of another one's, and has found it.
-    pub(super) fn is_in(&self, whose: &Neighbour, file: FileId) -> bool {
+    pub(super) fn is_in(&self, neighbour: &Neighbour, file: FileId) -> bool {
         let mut all = self.all.values();
-        let record = all.find(|record| record.pairs.this() == Some(*whose));
+        let record = all.find(|record| record.pairs.this() == Some(*neighbour));
         record.is_some_and(|record| record.pairs.place_of_found(file).is_some())
     }
 
@@ -128,10 +129,10 @@ impl Machines {
         let [Some(one), Some(other)] = records else { return None };
         let way = |end: usize| {
             let (here, there) = if end == 0 { (one, other) } else { (other, one) };
-            let whose = there.pairs.this()?;
-            let mut files = here.pairs.given_to(whose).into_iter().map(|(file, _)| file);
+            let neighbour = there.pairs.this()?;
+            let mut files = here.pairs.given_to(neighbour).into_iter().map(|(file, _)| file);
             let place = files.find_map(|file| there.pairs.place_of_found(file))?;
-            Some(InBoth { end, whose, place })
+            Some(InBoth { end, neighbour, place })
         };
         way(0).or_else(|| way(1))
     }

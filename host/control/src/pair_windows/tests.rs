@@ -78,8 +78,8 @@ fn a_window_keeps_its_neighbour_and_the_next_daemon_knows_it() {
     let mut second = pairs(&files);
     second.found(u64::MAX);
     let known = second.known(LINK, |_, _| false);
-    let whose: Vec<Neighbour> = known.given.into_keys().collect();
-    assert_eq!((known.free, whose), (0, vec![neighbour(1), neighbour(2)]));
+    let owner: Vec<Neighbour> = known.given.into_keys().collect();
+    assert_eq!((known.free, owner), (0, vec![neighbour(1), neighbour(2)]));
     assert!(second.make(neighbour(3), "three", &ready()).is_err());
     second.make(neighbour(2), "two", &ready()).unwrap();
 }
@@ -158,7 +158,7 @@ fn a_window_promised_to_a_machine_is_unused_until_plugged_in() {
     let known = first.known(LINK, |_, _| false);
     assert_eq!((known.coming.len(), known.given.len(), known.free), (1, 0, 0));
     let [(file, _)] = &first.given_to(machine(1))[..] else { panic!() };
-    let known = first.known(LINK, |whose, which| *whose == machine(1) && which == *file);
+    let known = first.known(LINK, |owner, which| *owner == machine(1) && which == *file);
     assert_eq!((known.coming.len(), known.given.len()), (0, 1));
     drop(first);
     // Also for the next daemon.

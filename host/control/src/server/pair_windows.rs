@@ -220,13 +220,13 @@ impl PairWindows<'_> {
     pub(super) fn memory_in_both(
         &mut self,
         both: [SessionId; 2],
-        InBoth { end, whose, .. }: InBoth,
+        InBoth { end, neighbour, .. }: InBoth,
         one: &LinkEnd,
     ) -> io::Result<Shared> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let there = self.machines.get(both[1 - end]).ok_or_else(gone)?;
         let name = format!("vm-{}", there.machine.name);
-        self.machines.pairs_mut(both[end]).ok_or_else(gone)?.make(whose, &name, &one.ready)
+        self.machines.pairs_mut(both[end]).ok_or_else(gone)?.make(neighbour, &name, &one.ready)
     }
 
     pub(super) fn pair_memory(
@@ -238,9 +238,9 @@ impl PairWindows<'_> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let client = self.clients.get(neighbour).ok_or_else(gone)?;
         let vnic = client.vnic().map_err(|_| gone())?;
-        let whose = Neighbour { proof: self.tables.proof(vnic), uid: client.uid() };
+        let owner = Neighbour { proof: self.tables.proof(vnic), uid: client.uid() };
         let name = self.vnics.registry().name(vnic).to_owned();
-        self.machines.pairs_mut(id).ok_or_else(gone)?.make(whose, &name, ready)
+        self.machines.pairs_mut(id).ok_or_else(gone)?.make(owner, &name, ready)
     }
 }
 

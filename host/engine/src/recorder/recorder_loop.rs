@@ -254,9 +254,9 @@ impl Thread {
         let Some(process) = self.processes.live_mut(session) else { return Turn::default() };
         let kept_back = &mut self.kept_back;
         let turn = process.read(now, |time, traced, trace, payload| {
-            let whose =
+            let owner =
                 traced.map_or(TraceOwner::Unknown(session), |link| TraceOwner::Link(link.clone()));
-            kept_back.add(time, Content::Trace(whose, *trace, payload.into()));
+            kept_back.add(time, Content::Trace(owner, *trace, payload.into()));
         });
         self.blame(session, turn.lost, turn.refused);
         turn

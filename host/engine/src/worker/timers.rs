@@ -28,20 +28,20 @@ impl Alarm {
     /// Has it go off at a time. If that is later than before it is not moved: it goes off too early
     /// and is set again, which is cheaper than moving it with every packet. Nor is it taken back
     /// if there is no such time any more.
-    pub(crate) fn set(&mut self, timers: &mut Timers, who: Due, at: Option<u64>) {
+    pub(crate) fn set(&mut self, timers: &mut Timers, owner: Due, at: Option<u64>) {
         let Some(at) = at else { return };
         if self.0.is_some_and(|old| old <= at) {
             return;
         }
-        self.cancel(timers, who);
-        timers.0.insert((at, who));
+        self.cancel(timers, owner);
+        timers.0.insert((at, owner));
         self.0 = Some(at);
     }
 
     /// Takes it back.
-    pub(crate) fn cancel(&mut self, timers: &mut Timers, who: Due) {
+    pub(crate) fn cancel(&mut self, timers: &mut Timers, owner: Due) {
         if let Some(old) = self.0.take() {
-            timers.0.remove(&(old, who));
+            timers.0.remove(&(old, owner));
         }
     }
 
@@ -54,10 +54,10 @@ impl Alarm {
 impl Timers {
     /// The next due owner; its alarm is to know it.
     pub(crate) fn next(&mut self, now: u64) -> Option<Due> {
-        let (at, who) = *self.0.first()?;
+        let (at, owner) = *self.0.first()?;
         (at <= now).then(|| {
-            self.0.remove(&(at, who));
-            who
+            self.0.remove(&(at, owner));
+            owner
         })
     }
 
@@ -73,16 +73,16 @@ mod tests {
 
     #[test]
     fn an_alarm_is_moved_forward_only_and_leaves_nothing_behind() {
-        let (mut timers, mut alarm, who) = (Timers::default(), Alarm::default(), Due::Link(3));
+        let (mut timers, mut alarm, owner) = (Timers::default(), Alarm::default(), Due::Link(3));
         for (at, first) in [(Some(20), 20), (Some(30), 20), (None, 20), (Some(10), 10)] {
-            alarm.set(&mut timers, who, at);
+            alarm.set(&mut timers, owner, at);
             assert_eq!((timers.first(), timers.0.len()), (Some(first), 1));
         }
-        assert_eq!([timers.next(9), timers.next(10), timers.next(30)], [None, Some(who), None]);
+        assert_eq!([timers.next(9), timers.next(10), timers.next(30)], [None, Some(owner), None]);
         alarm.went_off();
-        alarm.set(&mut timers, who, Some(40));
-        alarm.cancel(&mut timers, who);
-        alarm.cancel(&mut timers, who);
+        alarm.set(&mut timers, owner, Some(40));
+        alarm.cancel(&mut timers, owner);
+        alarm.cancel(&mut timers, owner);
         assert_eq!(timers.first(), None);
     }
 }

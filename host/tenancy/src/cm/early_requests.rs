@@ -96,11 +96,11 @@ impl EarlyRequests {
             }
             let mut yields = None;
             if rows.len() >= EARLY_MAX {
-                let (most, who) = of.iter().map(|(who, count)| (*count, *who)).max()?;
+                let (most, largest) = of.iter().map(|(largest, count)| (*count, *largest)).max()?;
                 if most <= own + 1 {
                     return Some(early);
                 }
-                let oldest = rows.iter().position(|other| sender(other) == who);
+                let oldest = rows.iter().position(|other| sender(other) == largest);
                 yields = oldest.and_then(|at| rows.remove(at));
             }
             rows.push_back(early);

@@ -86,11 +86,11 @@ impl LinkAges {
     }
 }
 
-fn remove<K: Ord>(from: &mut BTreeMap<K, BTreeSet<EngineLinkAge>>, whose: K, key: &EngineLinkAge) {
-    if let Some(keys) = from.get_mut(&whose) {
+fn remove<K: Ord>(from: &mut BTreeMap<K, BTreeSet<EngineLinkAge>>, holder: K, key: &EngineLinkAge) {
+    if let Some(keys) = from.get_mut(&holder) {
         keys.remove(key);
         if keys.is_empty() {
-            from.remove(&whose);
+            from.remove(&holder);
         }
     }
 }

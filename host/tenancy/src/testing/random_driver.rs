@@ -326,13 +326,13 @@ pub fn exercise(bytes: &[u8]) {
     let mut rest = bytes;
     let mut opened = BTreeSet::new();
     // One step: two bytes of what to do, then the message if it is one.
-    while let Some((&[what, who], after)) = rest.split_first_chunk::<2>() {
+    while let Some((&[what, selector], after)) = rest.split_first_chunk::<2>() {
         rest = after;
-        let session = u64::from(who % 6);
+        let session = u64::from(selector % 6);
         if opened.insert(session) {
             bench.open(session, 1 + session % 3);
-            if who & 0x80 != 0 {
-                let resume = u32::from(who & 0x40 != 0);
+            if selector & 0x80 != 0 {
+                let resume = u32::from(selector & 0x40 != 0);
                 let message = Hello { role: ROLE_VERBS, resume, name: [0; 16] }.into();
                 let memory = Some(MemoryFacts { is_final: true, is_write_sealed: true });
                 let channel = Channel::Calls;
@@ -344,14 +344,14 @@ pub fn exercise(bytes: &[u8]) {
                 bench.end(session);
                 opened.remove(&session);
             }
-            1 => bench.wait(u64::from(who) * 50_000_000),
+            1 => bench.wait(u64::from(selector) * 50_000_000),
             2 => {
-                let _ = bench.walls.insert((u64::from(who >> 4), u64::from(who & 15)));
-                if who & 0x88 == 0x88 {
-                    bench.closed.insert(u64::from(who & 3));
+                let _ = bench.walls.insert((u64::from(selector >> 4), u64::from(selector & 15)));
+                if selector & 0x88 == 0x88 {
+                    bench.closed.insert(u64::from(selector & 3));
                 }
             }
-            4 => policy(&mut bench, who),
+            4 => policy(&mut bench, selector),
             5 => {
                 let Some((&[qpn, source, from, at], after)) = rest.split_first_chunk::<4>() else {
                     break;
@@ -369,21 +369,22 @@ pub fn exercise(bytes: &[u8]) {
                     Action::Reply { message: Message::MrRegistered(mr), .. } => Some(mr.rkey),
                     _ => None,
                 });
-                let (qpn, peer) = (Qpn(u32::from(who >> 4) + 2), Qpn(u32::from(who & 15) + 2));
+                let (qpn, peer) =
+                    (Qpn(u32::from(selector >> 4) + 2), Qpn(u32::from(selector & 15) + 2));
                 let key = key.unwrap_or_default();
-                let range = (0x1000 * u64::from(what), u64::from(who) << 8);
+                let range = (0x1000 * u64::from(what), u64::from(selector) << 8);
                 let actions = bench.tenancy.engine_wants((qpn, peer), key, range, bench.now);
                 bench.carry_out(actions);
             }
-            7 => hand_out(&mut bench, who),
+            7 => hand_out(&mut bench, selector),
             9 => {
-                let pace = if who & 8 == 0 { Pace::KeepsUp } else { Pace::Behind };
-                bench.tenancy.set_pace(SessionId(u64::from(who & 7) % 6), pace);
+                let pace = if selector & 8 == 0 { Pace::KeepsUp } else { Pace::Behind };
+                bench.tenancy.set_pace(SessionId(u64::from(selector & 7) % 6), pace);
             }
             10 => {
                 let Some((&[at, value], after)) = rest.split_first_chunk::<2>() else { break };
                 rest = after;
-                forge(&mut bench, who, (at, value));
+                forge(&mut bench, selector, (at, value));
             }
             11 => {
                 let Some((deed, after)) = rest.split_first_chunk::<4>() else { break };
@@ -394,21 +395,21 @@ pub fn exercise(bytes: &[u8]) {
             }
             12 => {
                 // The numbers of queue pairs are counted by the bench, from 2 on.
-                let (qpn, gid) = (Qpn(u32::from(who >> 4) + 2), group(who));
+                let (qpn, gid) = (Qpn(u32::from(selector >> 4) + 2), group(selector));
                 let message = AttachGroup { qpn, reserved: 0, gid }.into();
                 let (tag, memory, channel) = (0, None, Channel::Calls);
                 bench.say(session, &Arrived { channel, tag, message, memory });
             }
             8 => {
-                let vnic = vnic(u64::from(who % 4));
-                let actions = match who & 16 {
+                let vnic = vnic(u64::from(selector % 4));
+                let actions = match selector & 16 {
                     0 => bench.tenancy.end_capture(vnic),
                     _ => bench.tenancy.begin_capture(vnic),
                 };
                 bench.carry_out(actions);
             }
             3 => {
-                let (a, b) = (Qpn(u32::from(who >> 4) + 2), Qpn(u32::from(who & 15) + 2));
+                let (a, b) = (Qpn(u32::from(selector >> 4) + 2), Qpn(u32::from(selector & 15) + 2));
                 let actions = bench.tenancy.link_failed(a, b, bench.now);
                 bench.carry_out(actions);
                 bench.fail_engine_link(a, b);
@@ -423,7 +424,7 @@ pub fn exercise(bytes: &[u8]) {
                         && what & 128 == 0
                         && let Some(service) = Service::from_qp_type(m.qp_type)
                     {
-                        let issued = u64::from(who >> 6);
+                        let issued = u64::from(selector >> 6);
                         m.ticket =
                             bench.tenancy.ticket(SessionId(session), (m.qpn, service), issued);
                         m.issued = issued;
@@ -456,7 +457,7 @@ fn group(number: u8) -> Gid {
 }
 
 /// The owner asked for pages last hands out some.
-fn hand_out(bench: &mut Bench, who: u8) {
+fn hand_out(bench: &mut Bench, selector: u8) {
     let asked = bench.told.iter().rev().find_map(|action| match action {
         Action::Event { session, message: Message::Adopt(adopt) }
         | Action::Adopt { session, adopt, .. } => Some((session.0, adopt.token)),
@@ -464,30 +465,30 @@ fn hand_out(bench: &mut Bench, who: u8) {
         _ => None,
     });
     let Some((session, token)) = asked else { return };
-    if who & 0xc0 == 0xc0 {
+    if selector & 0xc0 == 0xc0 {
         let actions = bench.tenancy.memory_failed(token);
         return bench.carry_out(actions);
     }
-    let errno = Errno(if who & 2 == 0 { 0 } else { u32::from(who >> 2 & 15) });
+    let errno = Errno(if selector & 2 == 0 { 0 } else { u32::from(selector >> 2 & 15) });
     let message = Adopted { token, errno, epoch: 0 }.into();
-    let memory = Some(MemoryFacts { is_final: true, is_write_sealed: who & 1 == 0 });
+    let memory = Some(MemoryFacts { is_final: true, is_write_sealed: selector & 1 == 0 });
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 
 /// Changes the policy of a vNIC.
-fn policy(bench: &mut Bench, who: u8) {
-    let key = vnic(u64::from(who % 4));
+fn policy(bench: &mut Bench, selector: u8) {
+    let key = vnic(u64::from(selector % 4));
     let limit = RateLimit { bits_per_second: 1_000_000, burst_bytes: 1500 };
     let policy = Policy {
-        datapath: if who & 16 == 0 { Datapath::Direct } else { Datapath::Forwarded },
-        limit: (who & 32 != 0).then_some(limit),
+        datapath: if selector & 16 == 0 { Datapath::Direct } else { Datapath::Forwarded },
+        limit: (selector & 32 != 0).then_some(limit),
         faults: None,
-        adoption: Adoption::ALL[usize::from(who >> 2 & 3) % 3],
-        tenant: TenantId(u32::from(who >> 7)),
+        adoption: Adoption::ALL[usize::from(selector >> 2 & 3) % 3],
+        tenant: TenantId(u32::from(selector >> 7)),
         encryption: None,
-        shared_limit: if who & 48 == 48 { SharedLimit::Exists } else { SharedLimit::None },
+        shared_limit: if selector & 48 == 48 { SharedLimit::Exists } else { SharedLimit::None },
     };
-    let actions = match who & 64 {
+    let actions = match selector & 64 {
         0 => bench.tenancy.forget_policy(key),
         _ => bench.tenancy.set_policy(key, policy).1,
     };
@@ -495,16 +496,16 @@ fn policy(bench: &mut Bench, who: u8) {
 }
 
 /// A sent message is sent again, with a byte of it changed or not, by the same sender or another.
-fn forge(bench: &mut Bench, who: u8, (at, value): (u8, u8)) {
+fn forge(bench: &mut Bench, selector: u8, (at, value): (u8, u8)) {
     let sent = bench.told.iter().rev().filter_map(|action| match action {
         Action::Manage { datagram, .. } => Some(datagram.clone()),
         _ => None,
     });
-    let Some(mut datagram) = sent.take(usize::from(who >> 6) + 1).last() else { return };
+    let Some(mut datagram) = sent.take(usize::from(selector >> 6) + 1).last() else { return };
     if let Some(byte) = datagram.get_mut(usize::from(at)) {
         *byte ^= value;
     }
-    let (to, from) = (u64::from(who % 4), u64::from(who >> 2 & 7));
+    let (to, from) = (u64::from(selector % 4), u64::from(selector >> 2 & 7));
     let actions = bench.tenancy.management(
         vnic(to),
         Qpn::GENERAL_SERVICES,

@@ -107,7 +107,7 @@ pub(crate) struct Windows {
 
 impl Windows {
     fn new(said: PairWindows) -> Windows {
-        let of = said.given.into_iter().map(|(whose, room)| (whose, Window::new(room, None)));
+        let of = said.given.into_iter().map(|(owner, room)| (owner, Window::new(room, None)));
         let free = Account::new(Quotas::only(&[(Kind::PairWindow, said.free)]));
         let (of, left) = (of.collect(), Vec::new());
         let PairWindows { room, coming, this, may_join, .. } = said;
@@ -152,7 +152,7 @@ impl Windows {
 
     /// Those of a vNIC's users.
     fn of_vnic(&self, proof: [u64; 4]) -> impl Iterator<Item = &Window> {
-        self.of.iter().filter(move |(whose, _)| whose.proof == proof).map(|(_, window)| window)
+        self.of.iter().filter(move |(owner, _)| owner.proof == proof).map(|(_, window)| window)
     }
 
     /// Whether a process of this vNIC can be given another one. A vNIC has as many users as it
@@ -197,7 +197,7 @@ impl Windows {
 
     /// The accounts of the places in them, and their owners.
     pub(crate) fn places(&self) -> impl Iterator<Item = (&Neighbour, &Account)> {
-        self.of.iter().map(|(whose, window)| (whose, &window.places))
+        self.of.iter().map(|(owner, window)| (owner, &window.places))
     }
 }
 

@@ -52,23 +52,23 @@ fn ask(bench: &mut Bench, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey) -> Result<u64, Er
 
 #[test]
 fn an_owner_or_an_initiator_that_is_off_shares_no_pages() {
-    for who in [1, 2] {
+    for changed in [1, 2] {
         let (mut bench, a, b) = linked();
         let key = mr(&mut bench, 2, 1, ACCESS);
-        set(&mut bench, who, Adoption::Off);
+        set(&mut bench, changed, Adoption::Off);
         assert_eq!(ask(&mut bench, a, b, key), Err(Errno::EPERM));
-        set(&mut bench, who, Adoption::Exact);
+        set(&mut bench, changed, Adoption::Exact);
         ask(&mut bench, a, b, key).unwrap();
     }
 }
 
 #[test]
 fn an_answer_that_comes_after_the_switch_grants_nothing() {
-    for who in [1, 2] {
+    for changed in [1, 2] {
         let (mut bench, a, b) = linked();
         let key = mr(&mut bench, 2, 1, ACCESS);
         let token = ask(&mut bench, a, b, key).unwrap();
-        set(&mut bench, who, Adoption::Off);
+        set(&mut bench, changed, Adoption::Off);
         bench.told.clear();
         let message = Adopted { token, errno: Errno::NONE, epoch: 0 };
         let (channel, message) = (Channel::Events, message.into());

@@ -63,10 +63,10 @@ fn the_engine_gets_what_a_peer_would_get() {
         let token = want(&mut bench, a, PEER, key).unwrap();
         assert!(adopt(&mut bench, 2, adopted(token), SEALED).is_empty(), "not the owner");
         let actions = adopt(&mut bench, 1, adopted(token), SEALED);
-        let [Action::GrantEngine { vnic: whose, granted, .. }] = actions.as_slice() else {
+        let [Action::GrantEngine { vnic: granting_vnic, granted, .. }] = actions.as_slice() else {
             panic!("{actions:?}")
         };
-        assert_eq!((*whose, granted.qpn, granted.peer_qpn), (vnic(1), a, PEER));
+        assert_eq!((*granting_vnic, granted.qpn, granted.peer_qpn), (vnic(1), a, PEER));
         assert_eq!((granted.rkey, granted.access), (key, READ | WRITE));
         assert_eq!((granted.page_start, granted.memory.length), (0x11000, 0x2000));
         assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "only once");

@@ -40,13 +40,13 @@ fn two() -> Bench {
 
 /// Two vNICs, one of them with this policy; in `restricted_access.rs` a forwarded one is forwarded
 /// because there is no other way to it.
-fn two_of_which(whose: u64, policy: Policy) -> Bench {
+fn two_of_which(changed: u64, policy: Policy) -> Bench {
     let closed = RESTRICTED_ACCESS && policy == forwarded();
-    let mut bench = if closed { bench_closed(Limits::default(), &[whose]) } else { bench() };
+    let mut bench = if closed { bench_closed(Limits::default(), &[changed]) } else { bench() };
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     if !closed {
-        drop(bench.tenancy.set_policy(vnic(whose), policy));
+        drop(bench.tenancy.set_policy(vnic(changed), policy));
     }
     bench
 }
@@ -96,8 +96,8 @@ fn one_wish_is_enough_for_the_wire() {
 fn datagram_peers_of_one_number_on_two_hosts() {
     let mut bench = two();
     let a = qp(&mut bench, 1, Service::Ud);
-    for whom in [OTHER, NOBODY, OTHER] {
-        let answer = call(&mut bench, 1, to(a, 1, Qpn(17), whom));
+    for target_vnic in [OTHER, NOBODY, OTHER] {
+        let answer = call(&mut bench, 1, to(a, 1, Qpn(17), target_vnic));
         assert!(matches!(answer, Some(Message::Connected(_))));
     }
     let made: Vec<_> = engine_links(&bench).iter().map(|link| link.ready.dgid).collect();
@@ -128,11 +128,11 @@ fn both_ends_of_a_connection_to_loopback_have_one_address() {
 #[test]
 fn a_link_from_loopback_takes_no_address_of_another() {
     let loopback = std::net::Ipv4Addr::LOCALHOST.into();
-    for whom in [2, OTHER, NOBODY] {
+    for target_vnic in [2, OTHER, NOBODY] {
         let mut bench = two_of_which(2, forwarded());
         let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
-        let peer = if whom == 2 { b } else { Qpn(77) };
-        call(&mut bench, 1, ConnectQp { sgid: loopback, ..to(a, 1, peer, whom) });
+        let peer = if target_vnic == 2 { b } else { Qpn(77) };
+        call(&mut bench, 1, ConnectQp { sgid: loopback, ..to(a, 1, peer, target_vnic) });
         let links = engine_links(&bench);
         assert!(links.iter().all(|link| link.ready.sgid == loopback), "{links:?}");
     }
@@ -159,8 +159,8 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
         (1, faulty(), [PathReason::Faulty, PathReason::PeerFaulty]),
         (2, faulty(), [PathReason::PeerFaulty, PathReason::Faulty]),
     ];
-    for (whose, policy, [ours, theirs]) in reasons {
-        let mut bench = two_of_which(whose, policy);
+    for (changed, policy, [ours, theirs]) in reasons {
+        let mut bench = two_of_which(changed, policy);
         let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
         call(&mut bench, 1, to(a, 1, b, 2));
         assert_eq!(engine_links(&bench).len(), 1, "by its own wish alone");
@@ -182,8 +182,8 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
         };
         assert_eq!(errno(call(&mut bench, 1, grant)), Errno::EOPNOTSUPP);
         // Within one vNIC it is the same.
-        let (c, d) = (qp(&mut bench, whose, Service::Rc), qp(&mut bench, whose, Service::Rc));
-        call(&mut bench, whose, to(c, whose, d, whose));
+        let (c, d) = (qp(&mut bench, changed, Service::Rc), qp(&mut bench, changed, Service::Rc));
+        call(&mut bench, changed, to(c, changed, d, changed));
         assert!(support::engine_links(&bench)[2].within.is_some());
     }
 }

@@ -215,10 +215,10 @@ fn granted_accesses_follow_the_flags() {
     for access in 0..16u32 {
         for trusting in [[false, false], [true, false], [false, true], [true, true]] {
             let (mut bench, a, b) = linked();
-            for (who, trusts) in (1..=2).zip(trusting) {
+            for (selector, trusts) in (1..=2).zip(trusting) {
                 let adoption = if trusts { Adoption::Trusting } else { Adoption::Exact };
                 let policy = Policy { adoption, ..Policy::default() };
-                drop(bench.tenancy.set_policy(vnic(who), policy));
+                drop(bench.tenancy.set_policy(vnic(selector), policy));
             }
             let trust = match trusting {
                 [true, true] => Trust::Trusting,
@@ -287,8 +287,8 @@ fn a_process_that_cannot_trace_the_owner_is_not_trusted() {
 #[test]
 fn trust_that_ends_while_the_owner_is_asked_grants_nothing() {
     let (mut bench, a, b) = linked();
-    let set = |bench: &mut Bench, who, adoption| {
-        drop(bench.tenancy.set_policy(vnic(who), Policy { adoption, ..Policy::default() }));
+    let set = |bench: &mut Bench, selector, adoption| {
+        drop(bench.tenancy.set_policy(vnic(selector), Policy { adoption, ..Policy::default() }));
     };
     set(&mut bench, 1, Adoption::Trusting);
     set(&mut bench, 2, Adoption::Trusting);
@@ -491,15 +491,15 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }),
         Just(QueryGids { reserved: 0 }.into()),
     ];
-    let step = (any::<u8>(), any::<u8>(), message).prop_map(|(what, who, mut message)| {
+    let step = (any::<u8>(), any::<u8>(), message).prop_map(|(what, selector, mut message)| {
         if what & 32 != 0 {
-            make_plausible(&mut message, u32::from(who % 6));
+            make_plausible(&mut message, u32::from(selector % 6));
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, &message, &mut bytes);
-        let mut step = vec![what, who];
+        let mut step = vec![what, selector];
         if what % 16 == 5 {
-            step.extend([who, what, who >> 2, what >> 3]);
+            step.extend([selector, what, selector >> 2, what >> 3]);
         }
         if what % 16 > 8 {
             step.push(u8::try_from(length).unwrap());
@@ -508,10 +508,10 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         step
     });
     // All processes are there, each with a connected queue pair and one for datagrams.
-    let begin = (0..6u8).flat_map(|who| {
+    let begin = (0..6u8).flat_map(|selector| {
         let hello = Hello { role: 1, resume: 1, name: [65; 16] };
         let queue_pair = |qp_type, qpn| CreateQp { qp_type, qpn, ..create_qp(Service::Rc) };
-        let number = 2 + u32::from(who);
+        let number = 2 + u32::from(selector);
         let messages: [Message; 3] = [
             hello.into(),
             queue_pair(Service::Rc.qp_type(), Qpn(number)).into(),
@@ -520,7 +520,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         messages.into_iter().flat_map(move |message| {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let length = encode(1, &message, &mut bytes);
-            let head = [9 | 64, who, u8::try_from(length).unwrap()];
+            let head = [9 | 64, selector, u8::try_from(length).unwrap()];
             head.into_iter().chain(bytes[..length].to_vec())
         })
     });

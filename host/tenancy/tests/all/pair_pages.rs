@@ -465,20 +465,21 @@ fn machine(number: u64) -> Neighbour {
 
 #[test]
 fn two_machines_lend_each_other_pages_in_the_window_that_is_in_both() {
-    for whose in [1, 2] {
+    for window_owner in [1, 2] {
         let mut bench = bench_of_machines(&[1, 2]);
         for number in 1..=2 {
             hello(&mut bench, number, number, 0);
             bench.introduce(number, 9);
-            let given = match number == whose {
-                true => [(machine(3 - whose), 9)].into(),
+            let given = match number == window_owner {
+                true => [(machine(3 - window_owner), 9)].into(),
                 false => [].into(),
             };
             let this = Some(machine(number));
             let windows = PairWindows { given, this, ..PairWindows::default() };
             bench.tenancy.set_pair_windows(vnic(number), windows);
         }
-        let home = PageHome::Pair { machine: vnic(whose), neighbour: machine(3 - whose) };
+        let home =
+            PageHome::Pair { machine: vnic(window_owner), neighbour: machine(3 - window_owner) };
         for (from, owner) in [(1, 2), (2, 1)] {
             let way = way(&mut bench, (from, from), (owner, owner));
             let rkey = mr(&mut bench, owner, 1, BOTH);
