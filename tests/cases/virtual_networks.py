@@ -176,6 +176,59 @@ def _forged(scene):
     forgotten([scene.daemon], 20)
 
 
+def _refused(scene, word, *words):
+    """A command is refused, with this word."""
+    try:
+        scene.daemon.omniverb(*words)
+    except Failure as refusal:
+        check(word in str(refusal), f"{words}: {refusal}")
+        return
+    raise Failure(f"{words} was not refused")
+
+
+def _never_flat(scene):
+    """A vNIC of a virtual network is never flat: without an address of its own it is refused, and
+    has no device if the daemon starts with objects like that."""
+    daemon, place = scene.daemon, scene.pairs["blue"].server
+    attach = ("--attach", scene.mounts[0])
+    daemon.omniverb("tenant", "create", "green")
+    daemon.omniverb("vnic", "delete", "blue1")
+    daemon.omniverb("vnic", "create", "blue1", "--tenant", "green", *attach)
+    try:
+        check("ffff:" in _gids(place)[-1], "it is flat in a tenant without a virtual network")
+        _refused(scene, "address in it", "tenant", "set", "green",
+                 "--key-file", scene.key_file("blue"), "--underlay", "127.0.0.1")
+        _refused(scene, "address in it", "vnic", "set", "blue1", "--tenant", "blue")
+        check("ffff:" in _gids(place)[-1], "a refused change has changed something")
+    finally:
+        daemon.omniverb("vnic", "delete", "blue1")
+        daemon.omniverb("vnic", "create", "blue1", "--tenant", "blue",
+                        "--address", place.virtual, *attach)
+        daemon.omniverb("tenant", "delete", "green")
+    check(_gids(place) == [scene.shown("blue1")["gid"]], "blue1 is not what it was")
+
+    def start_with(text):
+        daemon.process.kill()
+        daemon.process.wait(10)
+        daemon.socket.unlink(missing_ok=True)
+        state.write_text(text)
+        daemon.start()
+
+    state = daemon.folder.with_name(f"{daemon.folder.name}-operator") / "omniverbd.sock.objects"
+    kept = state.read_text()
+    objects = json.loads(kept)
+    objects["objects"]["vnic"]["blue2"]["address"] = place.virtual
+    start_with(json.dumps(objects))
+    try:
+        told = place.run("ibv_devinfo", accept=(0, 1, 255))
+        check("has no device" in told and "GID" not in told, told)
+        for words in ("has the address", "has no place in it"):
+            check(words in daemon.log(), daemon.log())
+    finally:
+        start_with(kept)
+    check(_gids(place) == [scene.shown("blue1")["gid"]], "blue1 is not what it was")
+
+
 def _rotation(scene):
     """With a new key names are others, the old ones are valid until the next one."""
     pair = scene.pairs["blue"]
@@ -290,6 +343,7 @@ def groups():
         Case("virtual_networks.across", _across, 100),
         Case("virtual_networks.by_address", _by_address, 200),
         Case("virtual_networks.forged", _forged, 260),
+        Case("virtual_networks.never_flat", _never_flat, 60),
         Case("virtual_networks.rotation", _rotation, 120),
     ], _fixture, weight=WAITS), Group("virtual_networks_far", [
         Case("virtual_networks.far_programs", _far_programs, 300),

@@ -39,8 +39,8 @@ impl std::fmt::Display for NoDevice {
             ),
             NoDevice::Refused(path, Errno::ENODEV) => write!(
                 f,
-                "omniverb: the daemon at {path} has no device for this network namespace, which it \
-                 isolates: its operator has to describe it in omniverbd.toml"
+                "omniverb: the daemon at {path} has no device for this network namespace: its \
+                 operator has to describe it, with an address if its tenant has a virtual network"
             ),
             NoDevice::Refused(path, errno) => {
                 write!(f, "omniverb: the daemon at {path} refuses this process ({})", text(errno))

@@ -200,8 +200,27 @@ impl Objects {
 
     /// The place of a vNIC that has an object of a tenant with a key.
     pub(crate) fn place(&mut self, vnic: VnicId) -> Option<(TenantId, VnicPlace)> {
-        let (tenant, place) = self.places.place(self.given.get(&vnic)?)?;
-        Some((number(&mut self.numbers, tenant), *place))
+        let (tenant, place) = self.place_in_network(self.given.get(&vnic)?)?;
+        let (tenant, place) = (tenant.clone(), *place);
+        Some((number(&mut self.numbers, &tenant), place))
+    }
+
+    /// The place that an object has in the virtual network of the tenant that it names.
+    fn place_in_network(&self, object: &str) -> Option<&(String, VnicPlace)> {
+        let network = self.all.network_name(self.all.vnic.get(object)?)?;
+        self.places.place(object).filter(|(tenant, _)| tenant == network)
+    }
+
+    /// The virtual network that a vNIC belongs to, by the name of its tenant.
+    pub(crate) fn network_of(&self, vnic: VnicId) -> Option<&str> {
+        self.all.network_name(self.all.vnic.get(self.given.get(&vnic)?)?)
+    }
+
+    /// Whether a vNIC belongs to a virtual network and has no place in it. It has no other network
+    /// instead, so it has no device.
+    pub(crate) fn lacks_place(&self, vnic: VnicId) -> bool {
+        let is_placed = |object: &String| self.place_in_network(object).is_some();
+        self.network_of(vnic).is_some() && !self.given.get(&vnic).is_some_and(is_placed)
     }
 
     /// Names by which the configuration knows vNICs.
@@ -298,8 +317,7 @@ impl Objects {
 
     /// vNICs whose object or attachment has changed need their object again.
     fn replace(&mut self, all: Set) {
-        // Changes by operators were checked; an object that follows from a rule gets no place if
-        // that is another's.
+        // What an operator wants was checked. What has no place all the same has no device.
         if let Ok(places) = VirtualPlaces::of(&all, &self.places) {
             self.places = places;
         }
@@ -307,7 +325,10 @@ impl Objects {
         self.rules.clear();
         let attach = |set: &Set, name: &String| set.vnic.get(name).map(|vnic| vnic.attach.clone());
         let all = &self.all;
-        self.given.retain(|_, name| attach(&before, name) == attach(all, name));
+        let is_here =
+            |name: &String| !all.vnic.get(name).is_some_and(|vnic| all.is_elsewhere(vnic));
+        self.given
+            .retain(|_, name| attach(&before, name) == attach(all, name) && is_here(name));
     }
 
     /// A vNIC is no more. What was set for it alone cannot hold for another.

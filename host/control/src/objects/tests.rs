@@ -287,3 +287,64 @@ fn what_was_set_for_a_vnic_goes_with_it_whatever_is_wrong_with_files() {
     all.forget(VnicId(1)).unwrap();
     assert!(all.row(1).is_none());
 }
+
+const VIRTUAL: &str = r#"{
+    "tenant": { "blue": { "key_file": "/nowhere", "underlay": "192.0.2.1" }, "green": {} },
+    "vnic": { "a": { "tenant": "blue", "address": "10.0.0.1" },
+              "b": { "tenant": "blue", "address": "10.0.0.ADDRESS" },
+              "c": { "tenant": "green" } } }"#;
+
+#[test]
+fn a_vnic_of_a_virtual_network_without_a_place_in_it_has_no_device() {
+    // The daemon starts with what it is given. Nothing of it is a place if two would have one.
+    for (address, lacks) in [("2", false), ("1", true)] {
+        let mut all = objects(&VIRTUAL.replace("ADDRESS", address));
+        for (id, name, is_virtual) in [(1, "a", true), (2, "b", true), (3, "c", false)] {
+            let vnic = VnicId(id);
+            all.policy(vnic, &place(name)).unwrap();
+            assert_eq!(all.network_of(vnic), is_virtual.then_some("blue"));
+            assert_eq!(all.lacks_place(vnic), lacks && is_virtual, "{name}");
+            assert_eq!(all.place(vnic).is_some(), !lacks && is_virtual, "{name}");
+        }
+        assert_eq!(all.unplaced().is_some(), lacks);
+        assert!(!all.lacks_place(VnicId(4)), "nothing describes it");
+    }
+}
+
+#[test]
+fn no_change_leaves_a_vnic_of_a_virtual_network_flat() {
+    let mut all = objects(&VIRTUAL.replace("ADDRESS", "2").replace("/nowhere", "/dev/null"));
+    all.policy(VnicId(1), &place("a")).unwrap();
+    let refused = |all: &mut Objects, source: &str, kind: &str, name: &str, fields: Value| {
+        let one = json!({ "do": "put", "kind": kind, "name": name, "fields": fields });
+        all.change(&json!({ "source": source, "changes": [one] }).to_string()).unwrap_err()
+    };
+    let network = json!({ "key_file": "/nowhere", "underlay": "192.0.2.9" });
+    for source in ["command", "cluster"] {
+        let problem = refused(&mut all, source, "tenant", "green", network.clone());
+        assert!(problem.contains("vnic \"c\"") && problem.contains("address in it"), "{problem}");
+        let problem = refused(&mut all, source, "vnic", "d", json!({ "tenant": "blue" }));
+        assert!(problem.contains("say the vNIC's address"), "{problem}");
+    }
+    assert!(!all.lacks_place(VnicId(1)) && all.place(VnicId(1)).is_some());
+}
+
+#[test]
+fn a_place_that_is_another_vnics_is_refused_of_a_cluster_too() {
+    let folder = std::env::temp_dir().join(format!("omniverb-elsewhere-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let key = folder.join("key");
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef\n").unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = VIRTUAL.replace("ADDRESS", "2").replace("/nowhere", key.to_str().unwrap());
+    let mut all = objects(&text);
+    let fields = json!({ "tenant": "blue", "address": "10.0.0.1" });
+    let put = json!([{ "do": "put", "kind": "vnic", "name": "d", "fields": fields }]);
+    assert!(cluster(&mut all, put).unwrap_err().contains("has the address 10.0.0.1"));
+    // One that is said to be on another host is none of this host any more.
+    all.policy(VnicId(1), &place("a")).unwrap();
+    let elsewhere = json!({ "underlay": "192.0.2.7", "qpn_offset": 0x40_0000 });
+    change(&mut all, "set", "vnic", "a", elsewhere);
+    assert!(all.place(VnicId(1)).is_none() && all.name_of(VnicId(1)).is_none());
+    std::fs::remove_dir_all(&folder).unwrap();
+}

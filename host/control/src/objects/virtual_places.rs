@@ -35,6 +35,11 @@ impl ObjectSet {
         Some((name, tenant.underlay?))
     }
 
+    /// The tenant of a vNIC, if that has a virtual network.
+    pub(crate) fn network_name(&self, vnic: &VnicObject) -> Option<&str> {
+        self.network_of(vnic).map(|(name, _)| name.as_str())
+    }
+
     /// Whether a vNIC is described as one of another host.
     pub(crate) fn is_elsewhere(&self, vnic: &VnicObject) -> bool {
         let host = self.network_of(vnic).map(|(_, host)| host);

@@ -2,7 +2,8 @@
 //!
 //! The helper's watcher tells of namespaces that get an interface; the others are looked at when a
 //! process comes. A process waits for that: it never has a device of a tenant that is not its own.
-//! With `isolate`, what nothing describes has none at all.
+//! With `isolate`, what nothing describes has none at all. Nor has a vNIC that belongs to a virtual
+//! network and has no place there: it must not reach the network of its container instead.
 
 use crate::attachment::Attached;
 use crate::attachment_identity::{Attachment, Evidence};
@@ -147,44 +148,76 @@ impl Server {
         }
     }
 
-    /// The attachment by which a process reaches its vNIC; refused if namespaces are isolated and
-    /// no object or rule describes this one.
+    /// What a process reaches its vNIC by, unless that has no device.
     pub(super) fn described(&mut self, known: Attached, peer: &Peer) -> Result<Attached, Errno> {
         let evidence = known.evidence();
-        if !self.objects.isolates() || evidence.attachment != Attachment::Namespace {
-            return Ok(known);
-        }
         let vnic = self.engine_ports().recognize(&evidence);
-        if !self.objects.is_described(vnic) {
+        let is_namespace = evidence.attachment == Attachment::Namespace;
+        if self.objects.isolates() && is_namespace && !self.objects.is_described(vnic) {
             // A path may lead there by now.
             self.engine_ports().apply_object(vnic);
             self.engine_ports().review_rules();
         }
-        if self.objects.is_described(vnic) {
-            return Ok(known);
-        }
+        let Some(lack) = self.lack_of_device(vnic) else { return Ok(known) };
         let name = self.vnics.registry().name(vnic);
-        let text = format_args!(
-            "no device for pid {} (uid {}): this daemon isolates, and neither [vnic] nor \
-             [[container]] describes its network namespace, {name}",
-            peer.pid, peer.uid
-        );
+        let Peer { pid, uid, .. } = peer;
+        let text = match lack {
+            Lack::Description => format!(
+                "this daemon isolates, and neither [vnic] nor [[container]] describes its network \
+                 namespace, {name}"
+            ),
+            Lack::Address => format!(
+                "its vNIC, {name}, belongs to tenant {:?}, which has a virtual network, and has no \
+                 place in it: give it an address that no other vNIC has",
+                self.objects.tenant_of(vnic)
+            ),
+            Lack::Support => format!(
+                "its vNIC, {name}, belongs to tenant {:?}, which has a virtual network: virtual \
+                 machines cannot be in one yet, so put it into another tenant",
+                self.objects.tenant_of(vnic)
+            ),
+        };
+        let text = format_args!("no device for pid {pid} (uid {uid}): {text}");
         self.journal.log_of(Some(name), Level::Warning, text);
         Err(Errno::ENODEV)
     }
 
-    /// Disconnects processes whose vNICs no object or rule describes any more, if namespaces are
-    /// isolated.
-    pub(super) fn end_undescribed(&mut self) {
-        if !self.objects.isolates() {
-            return;
+    /// Why a vNIC has no device, if it has none.
+    fn lack_of_device(&self, vnic: VnicId) -> Option<Lack> {
+        let registry = self.vnics.registry();
+        let is_machine = registry.inode(vnic).is_none();
+        if !is_machine && self.objects.isolates() && !self.objects.is_described(vnic) {
+            return Some(Lack::Description);
         }
-        let (registry, objects) = (self.vnics.registry(), &self.objects);
-        let is_over = |vnic: VnicId| registry.inode(vnic).is_some() && !objects.is_described(vnic);
-        for id in self.clients.of(is_over) {
-            self.clients.part(id, "nothing describes its vNIC any more");
+        if self.objects.lacks_place(vnic) {
+            return Some(Lack::Address);
+        }
+        (is_machine && self.objects.network_of(vnic).is_some()).then_some(Lack::Support)
+    }
+
+    /// Parts with processes whose vNICs have no device any more.
+    pub(super) fn end_undescribed(&mut self) {
+        for (lack, reason) in [
+            (Lack::Description, "nothing describes its vNIC any more"),
+            (Lack::Address, "its vNIC has no place in the virtual network of its tenant"),
+            (Lack::Support, "its tenant has a virtual network, and it is a virtual machine"),
+        ] {
+            for id in self.clients.of(|vnic| self.lack_of_device(vnic) == Some(lack)) {
+                self.clients.part(id, reason);
+            }
         }
     }
+}
+
+/// Why a vNIC has no device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// Nothing describes it, and the daemon isolates.
+    Description,
+    /// Its tenant has a virtual network, in which it has no place.
+    Address,
+    /// It is a virtual machine's, and its tenant has a virtual network.
+    Support,
 }
 
 fn evidence(identity: Identity, cookie: Option<u64>) -> Evidence {

@@ -108,7 +108,7 @@ impl Server {
             journal.log(Level::Error, text);
         }
         if let Some(problem) = objects.unplaced() {
-            let text = "vNICs of virtual networks reach no other before this is right";
+            let text = "vNICs of virtual networks have no device before this is right";
             journal.log(Level::Error, format_args!("{problem}; {text}"));
         }
         settings.policies.general = objects.general();
