@@ -231,6 +231,7 @@ impl Tenancy {
             ("links to the engine", self.links.has_no_engine()),
             ("grants", self.memory.has_no_grants()),
             ("connections", self.connections.is_empty()),
+            ("connected ports", self.tenants.connected_ports.is_empty()),
             ("extents", self.memory.has_no_extents()),
             ("probes", self.network.is_idle() && self.links.asks_nothing()),
             ("timers", self.context.timers.is_empty()),

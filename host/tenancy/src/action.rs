@@ -5,6 +5,7 @@ use crate::links::socket_relation_refusal::RelationRefusal;
 use crate::memory::extent_layout::{FileId, FileRange, PageHome};
 use crate::path::Path;
 use crate::row_keys::{ProbeId, SessionId};
+use crate::rules::vnic_rules::Refusal;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Operations, Qpn, RouteKey, Service, Underlay, VnicId};
@@ -97,6 +98,8 @@ pub enum LinkEvent {
     Made,
     /// For whatever reason: the death of an end is one.
     Ended,
+    /// A rule of a policy denies it, or a request of rdma_cm for it.
+    Denied,
 }
 
 /// A link, for the audit. Of fields for both ends the first is that of the queue pair with the
@@ -105,6 +108,8 @@ pub enum LinkEvent {
 pub struct Audited {
     /// Whether it was made or ended.
     pub event: LinkEvent,
+    /// What denies it, if a rule does.
+    pub refusal: Option<Refusal>,
     /// Transport service of both.
     pub service: Service,
     /// How data travels on it.

@@ -62,9 +62,9 @@ pub use row_keys::{ProbeId, SessionId};
 pub use rules::rule::{
     DEFAULT_PRIORITY, Direction, PeerFacts, PeerMatch, Prefix, Rule, RuleAction, VnicNames,
 };
-pub use rules::rule_set::RuleSet;
+pub use rules::rule_set::{RuleOrigin, RuleSet};
 pub use rules::rule_text::operations as rule_operations;
-pub use rules::vnic_rules::VnicRules;
+pub use rules::vnic_rules::{Refusal, VnicRules};
 pub use sessions::session::Pace;
 pub use sessions::vnic_identity::{Client, Identity, PtraceDomain};
 pub use tenancy::Tenancy;

@@ -119,6 +119,7 @@ impl Tenancy {
             network: &self.network,
             queue_pairs: &self.queue_pairs,
             connections: &mut self.connections,
+            observers: &self.observers,
         }
     }
 

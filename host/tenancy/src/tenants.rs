@@ -10,6 +10,7 @@ use crate::directory::vnic_names::Read;
 use crate::policy::adoption::Adoption;
 use crate::policy::policies::{Policies, Policy};
 use crate::row_keys::SessionId;
+use crate::rules::connected_ports::ConnectedPorts;
 use crate::rules::vnic_rules::RuleTable;
 use crate::sessions::revocation_debt::PeerKey;
 use crate::sessions::session::Session;
@@ -34,6 +35,8 @@ pub(crate) struct Tenants {
     pub(crate) sessions: FairTable<SessionId, Session>,
     pub(crate) policies: Policies,
     pub(crate) rules: RuleTable,
+    /// Of connections that rdma_cm makes.
+    pub(crate) connected_ports: ConnectedPorts,
     /// Of tenants that have keys.
     pub(crate) virtual_networks: VirtualNetworks,
     /// Which vNICs have an address: kept with their names.

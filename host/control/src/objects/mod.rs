@@ -327,8 +327,7 @@ impl Objects {
         let all = &self.all;
         let is_here =
             |name: &String| !all.vnic.get(name).is_some_and(|vnic| all.is_elsewhere(vnic));
-        self.given
-            .retain(|_, name| attach(&before, name) == attach(all, name) && is_here(name));
+        self.given.retain(|_, name| attach(&before, name) == attach(all, name) && is_here(name));
     }
 
     /// A vNIC is no more. What was set for it alone cannot hold for another.

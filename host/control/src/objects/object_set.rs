@@ -10,11 +10,12 @@ use super::value_syntax::{
     RateValue, SizeValue,
 };
 use omniverb_session::tc_units::burst_for;
-use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleSet, SharedLimit, TenantId};
+use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleOrigin, RuleSet, SharedLimit, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of the longest name of an object.
@@ -346,8 +347,13 @@ impl ObjectSet {
 
     /// The rules of all policies that a vNIC has.
     pub(crate) fn rules(&self, vnic: &VnicObject) -> RuleSet {
-        let policies = vnic.policies.iter().filter_map(|name| self.policy.get(name));
-        RuleSet::new(policies.flat_map(|policy| &policy.rule).map(|rule| rule.0.clone()))
+        let named = vnic.policies.iter().filter_map(|name| Some((name, self.policy.get(name)?)));
+        RuleSet::of_policies(named.flat_map(|(name, policy)| {
+            let name: Arc<str> = name.as_str().into();
+            (1..).zip(&policy.rule).map(move |(number, rule)| {
+                (rule.0.clone(), RuleOrigin { policy: name.clone(), number })
+            })
+        }))
     }
 
     /// The problem with the names of a tenant and of policies, if there is one.

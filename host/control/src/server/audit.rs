@@ -3,7 +3,7 @@
 use crate::reactor::Timer;
 use crate::server::subsystems::AuditLines;
 use omniverb_sys::clock;
-use omniverb_tenancy::{Audited, LinkEvent};
+use omniverb_tenancy::{Audited, LinkEvent, Refusal};
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl AuditLines<'_> {
         }
     }
 
-    /// Every value is ours: a number, a name we gave, an address.
+    /// Every value is ours, or an operator's: a number, a name, an address, a rule.
     pub(super) fn audit_line(&self, a: &Audited) -> String {
         let mut line = String::from("audit");
         let mut add = |key: &str, value: Option<&dyn Display>| {
@@ -46,10 +46,15 @@ impl AuditLines<'_> {
         let event = match a.event {
             LinkEvent::Made => "linked",
             LinkEvent::Ended => "unlinked",
+            LinkEvent::Denied => "denied",
         };
+        let tenant = a.vnics[0].map(|key| self.objects.tenant_of(key));
         add("event", Some(&event));
         add("type", Some(&service));
-        add("path", Some(&a.path.name()));
+        let has_path = a.event != LinkEvent::Denied;
+        let path = a.path.name();
+        add("path", has_path.then_some(&path as &dyn Display));
+        add("tenant", tenant.as_ref().map(|name| name as &dyn Display));
         for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {
             add(&format!("{prefix}qpn"), Some(qpn));
             add(&format!("{prefix}vnic"), names[this].as_ref().map(|name| name as &dyn Display));
@@ -60,6 +65,22 @@ impl AuditLines<'_> {
             let client = a.clients[this];
             add(&format!("{prefix}pid"), client.as_ref().map(|c| &c.0 as &dyn Display));
             add(&format!("{prefix}uid"), client.as_ref().map(|c| &c.1 as &dyn Display));
+        }
+        if let Some(Refusal { vnic, direction, rule }) = &a.refusal {
+            let by = self.vnics.registry().name(*vnic);
+            add("denied_by", Some(&by));
+            let (policy, number, text) = match rule {
+                Some((origin, text)) => {
+                    (origin.policy.to_string(), origin.number.to_string(), text.clone())
+                }
+                None => {
+                    let text = format!("no {} rule accepts it", direction.word());
+                    ("-".into(), "-".into(), text)
+                }
+            };
+            add("policy", Some(&policy));
+            add("rule", Some(&number));
+            add("text", Some(&format_args!("{text:?}")));
         }
         line
     }

@@ -112,6 +112,7 @@ pub(super) struct AuditLines<'a> {
     pub(super) journal: &'a mut Journal,
     pub(super) reactor: &'a mut Reactor,
     pub(super) vnics: &'a Vnics,
+    pub(super) objects: &'a Objects,
 }
 
 impl Server {
@@ -211,6 +212,7 @@ impl Server {
             journal: &mut self.journal,
             reactor: &mut self.reactor,
             vnics: &self.vnics,
+            objects: &self.objects,
         }
     }
 }

@@ -111,6 +111,10 @@ impl ConnectionManager<'_> {
         self.context.timers.clear(Timer::Connection(key.0, key.1));
         let Some(mut id) = self.connections.remove(key) else { return };
         let (vnic, mut steps) = (id.vnic(), Vec::new());
+        if let (Some(path), Exchange::Connection(connection)) = (&id.path, &id.exchange) {
+            let peer = connection.terms().remote_qpn;
+            self.tenants.connected_ports.forget((vnic, path.dgid, peer), key);
+        }
         match &mut id.exchange {
             Exchange::None => {}
             Exchange::Connection(connection) => {
@@ -144,6 +148,10 @@ impl ConnectionManager<'_> {
             Event::Answered(reply) => {
                 let mut happened = base(event::CONNECT_RESPONSE);
                 happened.qpn = reply.peer(omniverb_cm::Kind::of(id.service()));
+                if let Some(path) = &id.path {
+                    let peer = (id.vnic(), path.dgid, happened.qpn);
+                    self.tenants.connected_ports.learn(peer, key, path.remote.port());
+                }
                 let parameters = &mut happened.parameters;
                 parameters.responder_resources = reply.initiator_depth;
                 parameters.initiator_depth = reply.responder_resources;

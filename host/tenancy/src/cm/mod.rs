@@ -11,7 +11,7 @@
 //! so decides reachability, to another vNIC of this host as well.
 
 mod address_resolution;
-mod cm_id;
+pub(crate) mod cm_id;
 mod connection_calls;
 mod dreq_retransmission;
 mod dreq_timer;
@@ -25,6 +25,7 @@ mod received_messages;
 
 use crate::context::Context;
 use crate::network::Network;
+use crate::observers::Observers;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
 use id_table::Connections;
@@ -36,4 +37,5 @@ pub(crate) struct ConnectionManager<'a> {
     pub(crate) network: &'a Network,
     pub(crate) queue_pairs: &'a QueuePairs,
     pub(crate) connections: &'a mut Connections,
+    pub(crate) observers: &'a Observers,
 }

@@ -5,11 +5,16 @@
 //! the listener's backlog; when that is full, or its user behind, they are lost as on a busy line,
 //! and come again.
 
-use super::cm_id::{Exchange, Id, Key, LookupKeys, Path, Peer, RequestSource, set_private};
+use super::cm_id::{
+    Exchange, Id, Key, LookupKeys, Path as CmPath, Peer, RequestSource, set_private,
+};
 use super::id_table::LocalMessage;
 use super::message_ends::{Ends, Origin};
 use crate::accounts::Receipt;
+use crate::action::{Action, Audited, LinkEvent};
 use crate::cm::ConnectionManager;
+use crate::path::Path;
+use crate::rules::vnic_rules::RuleEnd;
 use omniverb_cm::sidr::status;
 use omniverb_cm::{
     Connection, Disconnected, IpHeader, Mad, Message, Reject, Rejected, Request, Resolution,
@@ -166,6 +171,7 @@ impl ConnectionManager<'_> {
             return self.refuse_cm(ends, mad);
         }
         if self.is_denied(ends, request.service, Operations::CONNECT) {
+            self.audit_denied(ends, request.queue_pair, (request.service, Operations::CONNECT));
             return self.refuse_cm(ends, mad);
         }
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
@@ -181,11 +187,39 @@ impl ConnectionManager<'_> {
         if ends.from == Origin::SameVnic {
             return false;
         }
+        let (from, to, port) = self.request_ends(ends, service);
+        !self.tenants.rules.allowed(from, to, port).contains(operation)
+    }
+
+    /// Requester, target and port of a request, as rules see them.
+    fn request_ends(&self, ends: Ends, service: u64) -> (RuleEnd, RuleEnd, Option<u16>) {
         let address = |gid| self.network.address_of(self.tenants, ends.at, gid);
         let (sender, own) = (address(ends.sender), address(ends.own));
         let from = (self.tenants.owner_of(ends.at, sender), sender);
         let port = ServiceId::from_u64(service).map(|service| service.port);
-        !self.tenants.rules.allowed(from, (Some(ends.at), own), port).contains(operation)
+        (from, (Some(ends.at), own), port)
+    }
+
+    /// Tells the audit of a request of this queue pair that rules deny.
+    fn audit_denied(&mut self, ends: Ends, asker: Qpn, (service, operation): (u64, Operations)) {
+        if !self.observers.has_audit() {
+            return;
+        }
+        let (from, to, port) = self.request_ends(ends, service);
+        let audited = Audited {
+            event: LinkEvent::Denied,
+            refusal: self.tenants.rules.refusal(from, to, port, operation),
+            service: match operation == Operations::DATAGRAM {
+                true => Service::Ud,
+                false => Service::Rc,
+            },
+            path: Path::Roce,
+            qpns: [Qpn::GENERAL_SERVICES, asker],
+            vnics: [to.0, from.0],
+            clients: [None, None],
+            addresses: [Some(to.1), Some(from.1)],
+        };
+        self.context.act(Action::Audit(Box::new(audited)));
     }
 
     fn refuse_cm_request(&mut self, ends: Ends, mad: &Mad, asker: u32, reason: u16) {
@@ -246,6 +280,8 @@ impl ConnectionManager<'_> {
         let mut connection = Connection::asked(request, mad.transaction, name);
         let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return Ok(()) };
         let found_by = LookupKeys { name: Some(name), asker: Some(asker), peer: Some(peer) };
+        let connected = (ends.at, path.dgid, request.queue_pair);
+        let port = ServiceId::from_u64(request.service).map(|service| service.port);
         let added = self.add_cm_id(listener.0, (space, service), |id| {
             connection.set_remote_psn(id.psn());
             id.asked(path, Exchange::Connection(Box::new(connection)), found_by)
@@ -262,6 +298,9 @@ impl ConnectionManager<'_> {
             ..CmParameters::NONE
         };
         if let Ok(id) = added {
+            if let Some(port) = port {
+                self.tenants.connected_ports.learn(connected, (listener.0, id), port);
+            }
             let private = &request.private[IpHeader::BYTES..];
             self.tell_called((listener, room), id, (request.queue_pair, parameters), private);
         }
@@ -286,6 +325,8 @@ impl ConnectionManager<'_> {
             return self.refuse_cm(ends, mad);
         }
         if self.is_denied(ends, resolve.service, Operations::DATAGRAM) {
+            let asker = Qpn::GENERAL_SERVICES;
+            self.audit_denied(ends, asker, (resolve.service, Operations::DATAGRAM));
             return self.refuse_cm(ends, mad);
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
@@ -349,7 +390,8 @@ impl ConnectionManager<'_> {
         };
         let local = SocketAddr::new(header.destination, port);
         let remote = SocketAddr::new(header.source, header.port);
-        let path = Path::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
+        let path =
+            CmPath::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
         Ok(Some(RequestTarget { listener, room, path }))
     }
 
@@ -392,7 +434,7 @@ struct RequestTarget {
     listener: Key,
     /// Its receipt as a waiting connection.
     room: Receipt,
-    path: Path,
+    path: CmPath,
 }
 
 /// Why a request has no listener.

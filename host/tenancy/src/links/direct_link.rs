@@ -44,6 +44,8 @@ pub(crate) struct Link {
     /// The questions that the network must go on answering, for each end.
     pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: PathReason,
+    /// The port of rdma_cm by which its ends were connected, if both know one.
+    pub(crate) port: Option<u16>,
     /// Operations that each end refuses from the other.
     pub(crate) refused: [Operations; 2],
     /// `None`: both ends asked for it, or are of one vNIC.

@@ -50,7 +50,8 @@ impl Linker<'_> {
         };
         let (questions, place_of) = ([None; 2], Some(place));
         let service = self.queue_pairs.get(key.0).map_or(Service::Rc, |qp| qp.service());
-        let refused = self.tenants.judge(self.network, service, vnics, ways).refused;
+        let port = self.tenants.port_of_link(key, vnics, ways);
+        let refused = self.tenants.judge(self.network, service, vnics, ways, port).refused;
         let link = Link {
             receipts,
             place: place_of,
@@ -59,6 +60,7 @@ impl Linker<'_> {
             ways,
             questions,
             why,
+            port,
             refused,
             uninvited,
         };

@@ -160,6 +160,8 @@ pub(crate) struct EngineLink {
     pub(crate) flow: Flow,
     pub(crate) path: Path,
     pub(crate) why: PathReason,
+    /// The port of rdma_cm by which the queue pair was connected, if that is known.
+    pub(crate) port: Option<u16>,
     /// The peer's vNIC, if that is on this host and reached without the network.
     pub(crate) within: Option<VnicId>,
     /// When it was made, in nanoseconds.

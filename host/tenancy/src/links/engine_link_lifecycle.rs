@@ -52,7 +52,8 @@ impl Linker<'_> {
         let client = self.tenants.sessions.get(&session).ok_or(Errno::ENOENT)?;
         let holder = client.client().holder.in_vnic(vnic.0);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
-        let refused = self.refused_by_engine(vnic, service, flow, route);
+        let port = self.tenants.connected_ports.port((vnic, dgid, peer));
+        let refused = self.refused_by_engine((vnic, service, port), flow, route);
         let Route { path, why, within, cause, features, delivery } = route;
         let question =
             within.and_then(|to| self.network.question(self.tenants, vnic, to, sgid, dgid));
@@ -75,6 +76,7 @@ impl Linker<'_> {
             flow,
             path,
             why,
+            port,
             within,
             born,
             cause,

@@ -3,8 +3,8 @@
 use crate::action::{Action, Audited, LinkEvent};
 use crate::links::Observer;
 use crate::links::direct_link::Link;
-use crate::links::engine_link::EngineLink;
-use crate::path::Path;
+use crate::links::engine_link::{Delivery, EngineLink};
+use crate::path::{Path, PathReason};
 use crate::row_keys::LinkKey;
 
 impl Observer<'_> {
@@ -14,6 +14,7 @@ impl Observer<'_> {
         };
         let audited = Audited {
             event,
+            refusal: None,
             service: qp.service(),
             path: Path::Direct,
             qpns: [key.0, key.1],
@@ -32,8 +33,16 @@ impl Observer<'_> {
             return;
         }
         let peer = link.within.and_then(|_| self.queue_pairs.session_of(link.flow.peer));
+        let is_denied = link.delivery == Delivery::Lost && link.why == PathReason::Denied;
+        let event = match event {
+            LinkEvent::Made if is_denied => LinkEvent::Denied,
+            // It was never there.
+            LinkEvent::Ended if is_denied => return,
+            event => event,
+        };
         let audited = Audited {
             event,
+            refusal: if is_denied { self.refusal_of(link) } else { None },
             service: link.service,
             path: link.path,
             qpns: [link.flow.qpn, link.flow.peer],

@@ -97,9 +97,21 @@ impl Linker<'_> {
         let (questions, why) = ([None; 2], PathReason::Survivor);
         let (place, uninvited) = (None, None);
         let service = self.queue_pairs.get(key.0).map_or(Service::Rc, |qp| qp.service());
-        let refused = self.tenants.judge(self.network, service, vnics, ways).refused;
-        let link =
-            Link { receipts, place, sessions, vnics, ways, questions, why, refused, uninvited };
+        // What rdma_cm said when it was made is not known any more.
+        let port = None;
+        let refused = self.tenants.judge(self.network, service, vnics, ways, port).refused;
+        let link = Link {
+            receipts,
+            place,
+            sessions,
+            vnics,
+            ways,
+            questions,
+            why,
+            port,
+            refused,
+            uninvited,
+        };
         self.insert_link(key, link, now);
         self.unlinker().tell_survivor(key);
         self.observer().trace_survivor(key);

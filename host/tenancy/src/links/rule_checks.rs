@@ -8,11 +8,11 @@ use super::Unlinker;
 use super::direct_link::GidPair;
 use super::engine_link::{Cause, Delivery, EngineLink, Flow, Refused, Route};
 use crate::action::Action;
-use crate::links::Linker;
+use crate::links::{Linker, Observer};
 use crate::network::Network;
 use crate::path::PathReason;
 use crate::row_keys::{LinkKey, SessionId};
-use crate::rules::vnic_rules::RuleEnd;
+use crate::rules::vnic_rules::{Refusal, RuleEnd};
 use crate::tenants::Tenants;
 use omniverb_session::body::{CLOSED_BY_NETWORK, CLOSED_BY_PEER, LinkRefuses, TAKE_ALL, TakeBack};
 use omniverb_terms::{Gid, Operations, Qpn, Rkey, Service, VnicId};
@@ -69,26 +69,59 @@ impl Tenants {
         service: Service,
         vnics: [VnicId; 2],
         ways: [GidPair; 2],
+        port: Option<u16>,
     ) -> LinkVerdict {
         let end =
             |at: usize| (Some(vnics[at]), network.address_of(self, vnics[at], ways[1 - at].1));
-        self.judge_ends(service, [end(0), end(1)])
+        self.judge_ends(service, [end(0), end(1)], port)
     }
 
-    fn judge_ends(&self, service: Service, ends: [RuleEnd; 2]) -> LinkVerdict {
+    /// The port of rdma_cm by which the two queue pairs of a link were connected: what one end says
+    /// alone is not believed.
+    pub(super) fn port_of_link(
+        &self,
+        key: LinkKey,
+        vnics: [VnicId; 2],
+        ways: [GidPair; 2],
+    ) -> Option<u16> {
+        let port = |end: usize, peer| self.connected_ports.port((vnics[end], ways[end].1, peer));
+        port(0, key.1).filter(|one| port(1, key.0) == Some(*one))
+    }
+
+    fn judge_ends(&self, service: Service, ends: [RuleEnd; 2], port: Option<u16>) -> LinkVerdict {
         let kinds = match service {
             Service::Ud => Operations::DATAGRAM,
             _ => Operations::ON_LINKS,
         };
         // By each end: the requests that it may send.
         let allowed = [(ends[1], ends[0]), (ends[0], ends[1])]
-            .map(|(from, to)| self.rules.allowed(from, to, None));
+            .map(|(from, to)| self.rules.allowed(from, to, port));
         let refused = allowed.map(|allowed| kinds.without(allowed));
         let is_allowed = match service {
             Service::Ud => refused == [Operations::NONE; 2],
             _ => allowed.iter().all(|allowed| allowed.contains(Operations::CONNECT)),
         };
         LinkVerdict { is_allowed, refused }
+    }
+}
+
+impl Observer<'_> {
+    /// The rule that has denied a link, which leads nowhere therefore.
+    pub(super) fn refusal_of(&self, link: &EngineLink) -> Option<Refusal> {
+        let EngineLink { vnic, service, flow, port, .. } = *link;
+        let address = |gid| self.network.address_of(self.tenants, vnic, gid);
+        let (own, theirs) = (address(flow.sgid), address(flow.dgid));
+        let wished = self.queue_pairs.wish(flow.qpn, flow.peer).and_then(|wish| wish.target);
+        let to = wished.or_else(|| self.tenants.owner_of(vnic, theirs));
+        let ends = [(Some(vnic), own), (to, theirs)];
+        let refusal = |from: RuleEnd, to: RuleEnd, operation| {
+            self.tenants.rules.refusal(from, to, port, operation)
+        };
+        match service {
+            Service::Ud => refusal(ends[0], ends[1], Operations::DATAGRAM),
+            _ => refusal(ends[0], ends[1], Operations::CONNECT)
+                .or_else(|| refusal(ends[1], ends[0], Operations::CONNECT)),
+        }
     }
 }
 
@@ -100,7 +133,8 @@ impl Pairing<'_> {
         let Some(wish) = qp.wish(peer) else { return true };
         let address = |gid| self.network.address_of(self.tenants, qp.vnic(), gid);
         let ends = [(Some(qp.vnic()), address(wish.sgid)), (target, address(wish.dgid))];
-        self.tenants.judge_ends(qp.service(), ends).is_allowed
+        let port = self.tenants.connected_ports.port((qp.vnic(), wish.dgid, peer));
+        self.tenants.judge_ends(qp.service(), ends, port).is_allowed
     }
 }
 
@@ -108,8 +142,7 @@ impl Linker<'_> {
     /// The operations that a link to the engine refuses.
     pub(super) fn refused_by_engine(
         &self,
-        vnic: VnicId,
-        service: Service,
+        (vnic, service, port): (VnicId, Service, Option<u16>),
         flow: Flow,
         route: Route,
     ) -> Refused {
@@ -121,7 +154,7 @@ impl Linker<'_> {
             }
             Cause::Requested | Cause::Stranger => {
                 let ends = flow_ends((self.network, self.tenants), vnic, flow, route.within);
-                refused(self.tenants.judge_ends(service, ends))
+                refused(self.tenants.judge_ends(service, ends, port))
             }
         }
     }
@@ -176,7 +209,7 @@ impl Unlinker<'_> {
     fn review_direct(&mut self, key: LinkKey, concerned: &mut BTreeSet<SessionId>) {
         let Some(link) = self.links.direct(key) else { return };
         let service = self.queue_pairs.get(key.0).map_or(Service::Rc, |qp| qp.service());
-        let verdict = self.tenants.judge(self.network, service, link.vnics, link.ways);
+        let verdict = self.tenants.judge(self.network, service, link.vnics, link.ways, link.port);
         let before = link.refused;
         let lost = [0, 1].map(|end: usize| verdict.refused[end].without(before[end]));
         // A SEND may be complete for its sender before it was looked at.
@@ -222,7 +255,8 @@ impl Unlinker<'_> {
     }
 
     fn review_engine(&mut self, link: &EngineLink, concerned: &mut BTreeSet<SessionId>) {
-        let EngineLink { session, vnic, service, flow, within, cause, delivery, why, .. } = *link;
+        let EngineLink { session, vnic, service, flow, within, cause, delivery, why, port, .. } =
+            *link;
         let Flow { qpn, peer, .. } = flow;
         // Another one of the same number may have taken it along.
         if cause == Cause::Group || self.links.engine.get(qpn, flow.remote_peer()).is_none() {
@@ -234,7 +268,7 @@ impl Unlinker<'_> {
             return;
         }
         let ends = flow_ends((self.network, self.tenants), vnic, flow, within);
-        let verdict = self.tenants.judge_ends(service, ends);
+        let verdict = self.tenants.judge_ends(service, ends, port);
         let now = refused(verdict);
         if service == Service::Ud {
             let essential = match cause {

@@ -2,6 +2,16 @@
 
 use super::rule::{Direction, PeerFacts, Rule, RuleAction};
 use omniverb_terms::Operations;
+use std::sync::Arc;
+
+/// The place of a rule, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleOrigin {
+    /// The name of the policy that has the rule.
+    pub policy: Arc<str>,
+    /// Its number there, from 1.
+    pub number: usize,
+}
 
 /// The rules of one vNIC, from all of its policies.
 ///
@@ -10,19 +20,27 @@ use omniverb_terms::Operations;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet {
     /// As they decide: by priority, and `Deny` before `Accept`.
-    egress: Vec<Rule>,
-    ingress: Vec<Rule>,
+    egress: Vec<(Rule, RuleOrigin)>,
+    ingress: Vec<(Rule, RuleOrigin)>,
 }
 
 impl RuleSet {
-    /// Sorts rules by priority; of equal ones those that deny come first.
+    /// Sorts rules of one policy without a name; see [`RuleSet::of_policies`].
     #[must_use]
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> RuleSet {
+        let numbered = (1..).zip(rules);
+        let origin = |number| RuleOrigin { number, ..RuleOrigin::default() };
+        RuleSet::of_policies(numbered.map(|(number, rule)| (rule, origin(number))))
+    }
+
+    /// Sorts rules by priority; of equal ones those that deny come first.
+    #[must_use]
+    pub fn of_policies(rules: impl IntoIterator<Item = (Rule, RuleOrigin)>) -> RuleSet {
         let rules = rules.into_iter();
-        let (mut egress, mut ingress): (Vec<Rule>, Vec<Rule>) =
-            rules.partition(|rule| rule.direction == Direction::Egress);
+        let (mut egress, mut ingress): (Vec<_>, Vec<_>) =
+            rules.partition(|(rule, _)| rule.direction == Direction::Egress);
         for side in [&mut egress, &mut ingress] {
-            side.sort_by_key(|rule| (rule.priority, rule.action));
+            side.sort_by_key(|(rule, _)| (rule.priority, rule.action));
         }
         RuleSet { egress, ingress }
     }
@@ -33,7 +51,7 @@ impl RuleSet {
         self.egress.is_empty() && self.ingress.is_empty()
     }
 
-    fn side(&self, direction: Direction) -> &[Rule] {
+    fn side(&self, direction: Direction) -> &[(Rule, RuleOrigin)] {
         match direction {
             Direction::Egress => &self.egress,
             Direction::Ingress => &self.ingress,
@@ -53,11 +71,7 @@ impl RuleSet {
             return Operations::ALL;
         }
         let (mut accepted, mut open) = (Operations::NONE, Operations::ALL);
-        for rule in rules {
-            let is_meant = rule.port.is_none_or(|of| port == Some(of)) && rule.peer.matches(peer);
-            if !is_meant {
-                continue;
-            }
+        for (rule, _) in rules.iter().filter(|(rule, _)| is_meant(rule, peer, port)) {
             if rule.action == RuleAction::Accept {
                 accepted = accepted.with(rule.operations.in_both(open));
             }
@@ -68,6 +82,30 @@ impl RuleSet {
         }
         accepted
     }
+
+    /// What denies one operation with a peer, if it is denied; `Some(None)`: there are rules, and
+    /// none of them accepts it.
+    #[must_use]
+    pub fn denial(
+        &self,
+        direction: Direction,
+        peer: &PeerFacts<'_>,
+        port: Option<u16>,
+        operation: Operations,
+    ) -> Option<Option<&(Rule, RuleOrigin)>> {
+        let rules = self.side(direction);
+        let decides = |rule: &Rule| rule.operations.contains(operation);
+        let first = rules.iter().find(|(rule, _)| decides(rule) && is_meant(rule, peer, port));
+        match first {
+            _ if rules.is_empty() => None,
+            Some((rule, _)) if rule.action == RuleAction::Accept => None,
+            first => Some(first),
+        }
+    }
+}
+
+fn is_meant(rule: &Rule, peer: &PeerFacts<'_>, port: Option<u16>) -> bool {
+    rule.port.is_none_or(|of| port == Some(of)) && rule.peer.matches(peer)
 }
 
 #[cfg(test)]
@@ -186,6 +224,14 @@ mod tests {
             for direction in [Direction::Egress, Direction::Ingress] {
                 let found = set.allowed(direction, &peer, port).bits();
                 prop_assert_eq!(found, model(&rules, direction, &peer, port));
+                for (_, operation) in Operations::WORDS {
+                    let denial = set.denial(direction, &peer, port, operation);
+                    prop_assert_eq!(denial.is_none(), found & operation.bits() != 0);
+                    if let Some(Some((rule, origin))) = denial {
+                        prop_assert_eq!(&rules[origin.number - 1], rule);
+                        prop_assert_eq!(rule.action, RuleAction::Deny);
+                    }
+                }
             }
         }
 

@@ -1,7 +1,7 @@
 //! Keeps the rules of all vNICs, and verdicts about pairs of them.
 
 use super::rule::{Direction, PeerFacts, VnicNames};
-use super::rule_set::RuleSet;
+use super::rule_set::{RuleOrigin, RuleSet};
 use omniverb_terms::{Operations, VnicId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +35,17 @@ pub(crate) struct RuleTable {
     verdicts: RefCell<HashMap<Judged, Operations>>,
     /// Something changed since links were last compared with it.
     changed: bool,
+}
+
+/// What refuses an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The vNIC whose rules refuse.
+    pub vnic: VnicId,
+    /// The direction, as that vNIC sees it.
+    pub direction: Direction,
+    /// The rule that denies, and its text; `None`: no rule accepts.
+    pub rule: Option<(RuleOrigin, String)>,
 }
 
 /// Whether a vNIC may have links.
@@ -94,6 +105,28 @@ impl RuleTable {
         }
         verdicts.insert(judged, allowed);
         allowed
+    }
+
+    /// Why `from` may not ask one operation of `to`, if it may not.
+    pub(crate) fn refusal(
+        &self,
+        from: RuleEnd,
+        to: RuleEnd,
+        port: Option<u16>,
+        operation: Operations,
+    ) -> Option<Refusal> {
+        if from.0.is_some() && from.0 == to.0 {
+            return None;
+        }
+        let of = |direction: Direction, own: RuleEnd, peer: RuleEnd| {
+            let vnic = own.0?;
+            let names = peer.0.and_then(|vnic| self.of.get(&vnic)).map(|peer| &peer.names);
+            let facts = PeerFacts { address: peer.1, names };
+            let denial = self.of.get(&vnic)?.rules.denial(direction, &facts, port, operation)?;
+            let rule = denial.map(|(rule, origin)| (origin.clone(), rule.to_string()));
+            Some(Refusal { vnic, direction, rule })
+        };
+        of(Direction::Egress, from, to).or_else(|| of(Direction::Ingress, to, from))
     }
 
     fn side(

@@ -251,3 +251,75 @@ fn requests_of_rdma_cm_obey_rules_about_their_port() {
         }
     }
 }
+
+#[test]
+fn an_accepted_port_is_enough_for_the_links_of_its_connections() {
+    use crate::support::cm_helpers::{
+        PORT, TCP, accept_with, at, connect_with, destroy, done, establish, event, events, listen,
+    };
+    let accepted = format!("ingress accept connect,write port {PORT}");
+    for rules in [vec![accepted.as_str()], vec![accepted.as_str(), "ingress deny all"]] {
+        let mut bench = three();
+        rule(&mut bench, 2, &rules[..1]);
+        listen(&mut bench, 2, TCP, 0);
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
+        let id = connect_with(&mut bench, 1, at(2), TCP, a);
+        let request = event(&mut bench, 2);
+        // Who is asked prepares its queue pair before it answers.
+        call(&mut bench, 2, to(b, 2, a, 1));
+        done(accept_with(&mut bench, 2, request.id, b));
+        events(&mut bench, 1);
+        call(&mut bench, 1, to(a, 1, b, 2));
+        done(establish(&mut bench, 1, id));
+        let made = links(&bench);
+        let [(first, second)] = &made[..] else { panic!("{made:?}") };
+        let of = |session| if first.session.0 == session { first } else { second };
+        let others = Operations::SEND.with(Operations::READ).with(Operations::ATOMIC);
+        assert_eq!(Operations::from_bits(of(2).ready.refused), others);
+        assert_eq!(Operations::from_bits(of(1).ready.refused), Operations::NONE);
+        // Another pair of queue pairs is not of that connection, whatever it has.
+        bench.told.clear();
+        connect(&mut bench, [1, 2], Service::Rc);
+        assert!(links(&bench).is_empty());
+        // The link keeps its port when its ids are gone, and rules are compared with that.
+        done(destroy(&mut bench, 1, id, 0));
+        done(destroy(&mut bench, 2, request.id, 1));
+        rule(&mut bench, 2, &[&accepted, "ingress accept send"]);
+        assert!(paths(&bench, 1).iter().any(|(_, why)| *why != PathReason::Denied));
+        rule(&mut bench, 2, &["ingress accept connect,write port 1"]);
+        assert!(paths(&bench, 1).iter().all(|(_, why)| *why == PathReason::Denied));
+        bench.tenancy.check_accounts();
+    }
+}
+
+#[test]
+fn the_audit_is_told_which_rule_denies() {
+    use crate::support::cm_helpers::{TCP, at, connect as connect_by_address, listen};
+    use omniverb_tenancy::{Direction, LinkEvent, Refusal, RuleOrigin};
+    let denials = |bench: &Bench| -> Vec<Refusal> {
+        let audited = bench.told.iter().filter_map(|action| match action {
+            Action::Audit(audited) if audited.event == LinkEvent::Denied => {
+                Some(audited.refusal.clone().expect("it says why"))
+            }
+            _ => None,
+        });
+        audited.collect()
+    };
+    let mut bench = three();
+    bench.tenancy.begin_audit();
+    rule(&mut bench, 2, &["ingress accept all", "ingress deny connect from vnic v1"]);
+    connect(&mut bench, [1, 2], Service::Rc);
+    let origin = RuleOrigin { number: 2, ..RuleOrigin::default() };
+    let rule_two = (origin, "ingress deny connect from vnic v1".to_string());
+    let by_rule = Refusal { vnic: vnic(2), direction: Direction::Ingress, rule: Some(rule_two) };
+    assert_eq!(denials(&bench), [by_rule.clone(), by_rule.clone()], "each end is told once");
+    bench.told.clear();
+    listen(&mut bench, 2, TCP, 0);
+    connect_by_address(&mut bench, 1, at(2), TCP);
+    assert_eq!(denials(&bench), [by_rule]);
+    rule(&mut bench, 3, &["egress accept read"]);
+    bench.told.clear();
+    connect(&mut bench, [3, 1], Service::Rc);
+    let by_none = Refusal { vnic: vnic(3), direction: Direction::Egress, rule: None };
+    assert_eq!(denials(&bench)[0], by_none);
+}
