@@ -150,17 +150,17 @@ impl Carries for Message {
 mod tests {
     use super::*;
     use omniverb_session::body::Done;
-    use omniverb_session::vm::Enclosed;
+    use omniverb_session::vm::EnclosedDescriptor;
     use omniverb_sys::memfd;
     use zerocopy::FromZeros;
 
     const BYTES: u64 = 8192;
     const PLACE: body::Extent = body::Extent { offset: 0, length: BYTES };
 
-    fn file(kind: Enclosed) -> OwnedFd {
+    fn file(kind: EnclosedDescriptor) -> OwnedFd {
         match kind {
-            Enclosed::Events => seqpacket::pair().unwrap().0,
-            Enclosed::Memory => memfd::create("test", BYTES).unwrap(),
+            EnclosedDescriptor::Events => seqpacket::pair().unwrap().0,
+            EnclosedDescriptor::Memory => memfd::create("test", BYTES).unwrap(),
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
         let right = || kinds.iter().map(|kind| file(*kind)).collect::<Vec<_>>();
         let take = |came| said.take(came).map(drop);
         assert_eq!(take(right()), Ok(()));
-        for extra in [Enclosed::Events, Enclosed::Memory] {
+        for extra in [EnclosedDescriptor::Events, EnclosedDescriptor::Memory] {
             let mut more = right();
             more.push(file(extra));
             assert_eq!(take(more), Err(Errno::EPROTO), "{extra:?} too many");
@@ -181,8 +181,8 @@ mod tests {
             drop(fewer.remove(place));
             assert_eq!(take(fewer), Err(Errno::EPROTO), "{place} is missing");
             let other = match kinds[place] {
-                Enclosed::Events => Enclosed::Memory,
-                Enclosed::Memory => Enclosed::Events,
+                EnclosedDescriptor::Events => EnclosedDescriptor::Memory,
+                EnclosedDescriptor::Memory => EnclosedDescriptor::Events,
             };
             let mut wrong = right();
             wrong[place] = file(other);
@@ -206,6 +206,6 @@ mod tests {
     fn an_answer_has_as_many_files_as_belong_to_it() {
         let done = || Message::from(Done { take_back: 0 });
         assert!(Delivered::new(done(), Vec::new()).is_ok());
-        assert!(Delivered::new(done(), vec![file(Enclosed::Memory)]).is_err());
+        assert!(Delivered::new(done(), vec![file(EnclosedDescriptor::Memory)]).is_err());
     }
 }

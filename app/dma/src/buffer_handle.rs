@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use omniverb_abi::{ibv_pd, ibv_send_wr_rdma, ibv_sge};
-use omniverb_announce::{Announced, READABLE, WRITABLE};
+use omniverb_announce::{AnnouncedBuffer, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
 use crate::callbacks::Shared;
@@ -18,12 +18,12 @@ pub enum Buffer {
     /// One of ours.
     Own(Arc<Own>),
     /// One that a node has announced: its memory is there.
-    Remote(Arc<Node>, Announced),
+    Remote(Arc<Node>, AnnouncedBuffer),
 }
 
 impl Buffer {
     /// As it is announced.
-    pub(crate) fn what(&self) -> &Announced {
+    pub(crate) fn what(&self) -> &AnnouncedBuffer {
         match self {
             Self::Own(own) => &own.what,
             Self::Remote(_, what) => what,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libc::sockaddr_storage;
 use omniverb_abi::{ibv_context, rdma_event_channel};
-use omniverb_announce::{Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRITABLE};
+use omniverb_announce::{AnnouncedBuffer, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRITABLE};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
@@ -227,8 +227,10 @@ impl Program {
         }
         tables.latest_serial += 1;
         let (address, rkey, serial) = (memory.address(), memory.rkey(), tables.latest_serial);
-        let own =
-            Arc::new(Own::new(memory, Announced { id, serial, address, length, rkey, rights }));
+        let own = Arc::new(Own::new(
+            memory,
+            AnnouncedBuffer { id, serial, address, length, rkey, rights },
+        ));
         tables.own.insert(id, own.clone());
         tables.nodes.values().for_each(|node| node.announce(own.what));
         Ok(tables.hand(Buffer::Own(own)))

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use omniverb_announce::Announced;
+use omniverb_announce::AnnouncedBuffer;
 
 use crate::registered_memory::Memory;
 
@@ -10,13 +10,13 @@ use crate::registered_memory::Memory;
 pub struct Own {
     pub(crate) memory: Memory,
     /// As it is announced.
-    pub(crate) what: Announced,
+    pub(crate) what: AnnouncedBuffer,
     /// Transfers of ours that are under way.
     users: AtomicU32,
 }
 
 impl Own {
-    pub(crate) fn new(memory: Memory, what: Announced) -> Self {
+    pub(crate) fn new(memory: Memory, what: AnnouncedBuffer) -> Self {
         Self { memory, what, users: AtomicU32::new(0) }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use omniverb_abi::{IBV_WC_SUCCESS, ibv_wc};
-use omniverb_announce::{Announced, Message, PeerBuffers};
+use omniverb_announce::{AnnouncedBuffer, Message, PeerBuffers};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
@@ -96,7 +96,7 @@ impl Node {
     }
 
     /// Both sides are connected: says all that there is.
-    pub(crate) fn open(&self, own: impl Iterator<Item = Announced>) {
+    pub(crate) fn open(&self, own: impl Iterator<Item = AnnouncedBuffer>) {
         let mut inner = self.inner();
         if inner.queues.is_none() || inner.phase != Phase::Connecting {
             return;
@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// There is a new buffer of ours.
-    pub(crate) fn announce(&self, what: Announced) {
+    pub(crate) fn announce(&self, what: AnnouncedBuffer) {
         let mut inner = self.inner();
         if inner.phase == Phase::Open {
             self.say(&mut inner, Message::Buffer(what));
@@ -164,7 +164,7 @@ impl Node {
     ///
     /// # Errors
     /// `ENOTCONN`: it has ended.
-    pub(crate) fn find(&self, id: u64) -> Result<Option<Announced>, Errno> {
+    pub(crate) fn find(&self, id: u64) -> Result<Option<AnnouncedBuffer>, Errno> {
         let inner = self.inner();
         if inner.phase.is_over() { Err(Errno::ENOTCONN) } else { Ok(inner.known.find(id)) }
     }

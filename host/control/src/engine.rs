@@ -9,7 +9,7 @@ use crate::shared_memory::{Memory, Shared};
 use limit_groups::LimitGroups;
 pub(crate) use limit_groups::SharedLimits;
 use omniverb_engine::{
-    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
+    Attach, Command, Denial, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
     Recipient as Addressed, Seat, Settings, UnderlayRelay, recorder,
 };
 use omniverb_fairness::Holder;
@@ -20,7 +20,7 @@ use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd, VnicPlace};
-use omniverb_terms::{Errno, Operations, Qpn, Rkey, Underlay, VnicId};
+use omniverb_terms::{Errno, Operations, Qpn, Rkey, UnderlayRoute, VnicId};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,9 +48,9 @@ pub(crate) enum Event {
     /// An answer to a question under way came to a vNIC.
     Answered { number: ProbeId, at: VnicId, from: IpAddr, features: Option<u32> },
     /// A management datagram for QP 1 came.
-    Management { vnic: VnicId, source: Qpn, underlay: Underlay, datagram: Vec<u8> },
+    Management { vnic: VnicId, source: Qpn, underlay: UnderlayRoute, datagram: Vec<u8> },
     /// A datagram came from a sender that its QP has no link for.
-    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
+    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: UnderlayRoute },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// Pages that stay where they are were granted for a link, and the engine cannot map them.
@@ -241,8 +241,8 @@ impl Packets {
         let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
         // What touched no whole page says nothing of the rest of the region.
         let denied = match errno {
-            Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
-            _ => Denied::ForGood,
+            Errno::EAGAIN | Errno::ERANGE => Denial::ForNow,
+            _ => Denial::ForGood,
         };
         self.engine.send(Command::Deny { vnic, qpn, peer_qpn, key, denied });
     }
@@ -256,7 +256,7 @@ impl Packets {
     pub(crate) fn manage(
         &self,
         vnic: VnicId,
-        (underlay, services): (Underlay, Qpn),
+        (underlay, services): (UnderlayRoute, Qpn),
         datagram: Box<[u8]>,
         to: Recipient,
     ) {

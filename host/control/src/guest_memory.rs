@@ -7,7 +7,7 @@
 //! file.
 
 use crate::engine::Row;
-use omniverb_session::pinned_pages::{Layout, Refused, Run};
+use omniverb_session::pinned_pages::{InvalidRuns, Layout, Run};
 use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::{Extent, clock};
 use omniverb_tenancy::{FileId, VnicId};
@@ -54,7 +54,7 @@ impl Ram {
     }
 
     /// These pages, so many bytes.
-    pub(crate) fn row(self: &Arc<Ram>, runs: &[Run], bytes: u64) -> Result<Row, Refused> {
+    pub(crate) fn row(self: &Arc<Ram>, runs: &[Run], bytes: u64) -> Result<Row, InvalidRuns> {
         let parts = self.layout.places(runs, bytes)?.into_iter();
         let parts = parts.map(|part| Extent::new(self.file.clone(), part.offset, part.length));
         Ok(Row { parts: parts.collect(), keep: Some(self.clone()) })
@@ -142,7 +142,7 @@ mod tests {
         let ram = Arc::new(Ram::new(file, LAYOUT, Bin::new().unwrap()));
         let row = ram.row(&[run(0x10, 1), run(1, 1)], 0x2000).unwrap();
         assert_eq!(row.parts.iter().map(|p| p.offset).collect::<Vec<_>>(), [0x4000, 0x1000]);
-        assert_eq!(ram.row(&[run(4, 1)], 0x1000).unwrap_err(), Refused::Outside);
+        assert_eq!(ram.row(&[run(4, 1)], 0x1000).unwrap_err(), InvalidRuns::Outside);
         let mut pins = Pins::default();
         let (vnic, other) = (VnicId(1), VnicId(2));
         pins.add((9, 77), vnic, row);

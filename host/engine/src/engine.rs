@@ -11,7 +11,7 @@ use crate::worker::shared_counters::Counters;
 use omniverb_sys::EventFd;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_terms::{Qpn, VnicId};
-use omniverb_transport::fault_injection::Done as FaultCounters;
+use omniverb_transport::fault_injection::FaultCounts as FaultCounters;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, mpsc};

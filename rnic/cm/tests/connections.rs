@@ -3,8 +3,8 @@
 
 use omniverb_cm::sidr::status;
 use omniverb_cm::{
-    Connection, Event, Found, Mad, Message, Path, Private, Reply, Request, Resolution, Resolve,
-    State, Step, Transport, reject_reason,
+    CmAction, Connection, Event, Mad, Message, Path, Private, Reply, Request, Resolution, Resolve,
+    SidrOutcome, State, Transport, reject_reason,
 };
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 use proptest::prelude::*;
@@ -125,11 +125,11 @@ impl World {
         world
     }
 
-    fn take(&mut self, end: usize, steps: Vec<Step>) {
+    fn take(&mut self, end: usize, steps: Vec<CmAction>) {
         for step in steps {
             match step {
-                Step::Tell(event) => self.told[end].push(event),
-                Step::Send(mad) => {
+                CmAction::Tell(event) => self.told[end].push(event),
+                CmAction::Send(mad) => {
                     self.sent += 1;
                     let copies = 1 + usize::from(self.chance.percent(self.line.doubled));
                     for _ in 0..copies {
@@ -150,7 +150,7 @@ impl World {
         self.under_way.insert((at, self.count), (to, mad));
     }
 
-    fn act(&mut self, end: usize, what: impl FnOnce(&mut Connection, u64, &mut Vec<Step>)) {
+    fn act(&mut self, end: usize, what: impl FnOnce(&mut Connection, u64, &mut Vec<CmAction>)) {
         let mut steps = Vec::new();
         if let Some(connection) = &mut self.ends[end] {
             what(connection, self.now, &mut steps);
@@ -369,11 +369,13 @@ fn a_question_is_answered_however_often_it_comes() {
     asked.answer(status::VALID, (Qpn(9), Qkey(77)), [4; 136], &mut steps).unwrap();
     assert!(asked.answer(status::VALID, (Qpn(9), Qkey(77)), [4; 136], &mut steps).is_err());
     asked.asked_again(&mut steps);
-    let [_, Step::Send(first), Step::Send(second)] = &steps[..] else { panic!("{steps:?}") };
+    let [_, CmAction::Send(first), CmAction::Send(second)] = &steps[..] else {
+        panic!("{steps:?}")
+    };
     assert_eq!(first, second);
     let Message::Resolved(resolved) = &first.message else { panic!("{first:?}") };
     assert_eq!((resolved.queue_pair, resolved.queue_key, resolved.status), (Qpn(9), Qkey(77), 0));
-    assert_eq!(asks.answered(resolved), Some(Found::Answer(resolved.clone())));
+    assert_eq!(asks.answered(resolved), Some(SidrOutcome::Answer(resolved.clone())));
     assert_eq!(asks.answered(resolved), None, "once");
     assert_eq!(asks.deadline(), None);
     let mut vain = Resolution::ask(question(), 5, 0, &mut steps);
@@ -381,7 +383,7 @@ fn a_question_is_answered_however_often_it_comes() {
     while let Some(at) = vain.deadline() {
         found = vain.tick(at, &mut steps);
     }
-    assert_eq!(found, Some(Found::Silence));
+    assert_eq!(found, Some(SidrOutcome::Silence));
 }
 
 proptest! {

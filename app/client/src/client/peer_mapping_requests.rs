@@ -7,7 +7,7 @@ use crate::message_descriptors::Delivered;
 use crate::peer_mappings::Mapped;
 use crate::queue_pair_records::QueuePairs;
 use crate::window_loans;
-use omniverb_device::page_grants::{Backing, Denied, Grant};
+use omniverb_device::page_grants::{Backing, Denial, Grant};
 use omniverb_session::Message;
 use omniverb_session::body::{self, Connected, GrantDenied, GrantEnded, Granted, RequestGrant};
 use omniverb_session::page_rights;
@@ -36,8 +36,8 @@ impl QueuePairs {
     pub(super) fn grant_denied(&self, denied: &GrantDenied) {
         // What touched no whole page says nothing of the rest of the region.
         let how = match denied.errno {
-            Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
-            _ => Denied::ForGood,
+            Errno::EAGAIN | Errno::ERANGE => Denial::ForNow,
+            _ => Denial::ForGood,
         };
         if let Some(qp) = self.get(denied.qpn) {
             qp.not_granted(denied.peer_qpn, denied.rkey, how);

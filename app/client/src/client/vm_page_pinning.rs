@@ -11,7 +11,7 @@ use crate::rkey_table::{Key, Others};
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
-use omniverb_session::page_rights::{Trust, mappable};
+use omniverb_session::page_rights::{PeerTrust, mappable};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl GrantedPages {
         (era, others): (u64, Others),
     ) -> Result<u32, Refused> {
         // The engine keeps to the flags.
-        may_lend(qp, key, mappable(key.region().access, Trust::Trusting))?;
+        may_lend(qp, key, mappable(key.region().access, PeerTrust::Trusting))?;
         has_room(key, place, others)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;

@@ -3,7 +3,7 @@
 use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
 use omniverb_sys::udp_socket::{Port, Sender};
 use omniverb_transport::Ecn;
-use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, PORT};
+use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -40,7 +40,7 @@ impl Buffers {
 /// Where a datagram came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) flow: Flow,
+    pub(crate) flow: IcrcFlow,
     pub(crate) interface: u32,
     /// How it was marked on the way.
     pub(crate) ecn: Ecn,
@@ -99,7 +99,8 @@ impl Sockets {
             match carried.receive(&mut buffer) {
                 Came::Datagram(head, datagram) => {
                     let Some(destination) = head.local else { continue };
-                    let flow = Flow { source: head.remote, destination, source_port: head.port };
+                    let flow =
+                        IcrcFlow { source: head.remote, destination, source_port: head.port };
                     let (interface, ecn) = (head.interface, Ecn::of(head.ecn));
                     let (identification, is_captured) = (None, false);
                     let arrival = Arrival { flow, interface, ecn, identification, is_captured };
@@ -200,7 +201,7 @@ impl Sockets {
 
     /// Sends a train of packets of `segment` bytes. Packets that the network does not take are
     /// lost, as anywhere in a network.
-    pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) -> Sent {
+    pub(crate) fn send(&self, flow: &IcrcFlow, interface: u32, train: &[u8], segment: usize) -> Sent {
         if let Some(carried) = self.port.carried() {
             send_carried(carried, flow, interface, train.chunks(segment.max(1)));
             return Sent::Taken;
@@ -232,11 +233,11 @@ impl Sockets {
 /// The carrying process sends each packet by itself, which its kernel numbers zero then.
 fn send_carried<'a>(
     carried: &Carried,
-    flow: &Flow,
+    flow: &IcrcFlow,
     interface: u32,
     packets: impl Iterator<Item = &'a [u8]>,
 ) {
-    let Flow { source, destination, .. } = *flow;
+    let IcrcFlow { source, destination, .. } = *flow;
     let (local, remote) = (Some(source), destination);
     let head = Head { local, remote, interface, port: PORT, ecn: CAPABLE };
     let mut buffer = [0; DATAGRAM_MAX];
@@ -253,7 +254,7 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
         SocketAddr::V4(from) => (IpAddr::V4(*from.ip()), 0),
         SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
     };
-    let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
+    let flow = IcrcFlow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
     let ecn = Ecn::of(meta.ecn.map_or(0, |codepoint| codepoint as u8));
     Some(Arrival { flow, interface, ecn, identification: None, is_captured: false })
 }

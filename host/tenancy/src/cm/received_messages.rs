@@ -16,7 +16,7 @@ use omniverb_cm::{
     Resolve, Resolved, ServiceId, Transport, reject_reason,
 };
 use omniverb_session::cm::{CmParameters, event};
-use omniverb_terms::{Gid, Operations, Qkey, Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Gid, Operations, Qkey, Qpn, Service, UnderlayRoute, VnicId};
 use std::net::{IpAddr, SocketAddr};
 
 impl ConnectionManager<'_> {
@@ -24,7 +24,7 @@ impl ConnectionManager<'_> {
     pub(crate) fn received(
         &mut self,
         at: VnicId,
-        (source, underlay): (Qpn, &Underlay),
+        (source, underlay): (Qpn, &UnderlayRoute),
         datagram: &[u8],
         now: u64,
     ) {
@@ -206,7 +206,7 @@ impl ConnectionManager<'_> {
                 let (mut steps, no_qp) = (Vec::new(), (Qpn(0), Qkey(0)));
                 let _ = resolution.answer(status::UNSUPPORTED, no_qp, [0; 136], &mut steps);
                 for step in steps {
-                    if let omniverb_cm::Step::Send(mad) = step {
+                    if let omniverb_cm::CmAction::Send(mad) = step {
                         self.answer_stranger(ends, mad);
                     }
                 }

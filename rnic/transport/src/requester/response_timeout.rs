@@ -15,14 +15,14 @@ enum RetransmitState {
 
 /// The silence that lasts, and those before it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Silence {
+pub(super) struct SilenceTimer {
     /// Since then an answer is expected and none has come.
     since: Option<Time>,
     again: RetransmitState,
     lately: Time,
 }
 
-impl Silence {
+impl SilenceTimer {
     /// An answer is expected from now on, if it is not already.
     pub(super) fn begin(&mut self, now: Time) {
         self.since.get_or_insert(now);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_long_silence_is_remembered_for_a_while() {
-        let mut silence = Silence::default();
+        let mut silence = SilenceTimer::default();
         silence.begin(100);
         silence.begin(150);
         assert!(silence.end(180, || USUAL));
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_is_answered_is_known_by_its_time() {
         let answered = |left: Option<Time>, at| {
-            let mut silence = Silence::default();
+            let mut silence = SilenceTimer::default();
             silence.begin(0);
             silence.asks_again();
             left.into_iter()

@@ -2,7 +2,9 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Psn, Refusal, Rkey};
-use omniverb_transport::{Acknowledgements, Config, DelayNotices, Delivery, Ecn, Event, Naming};
+use omniverb_transport::{
+    Acknowledgements, AddressedPackets, Config, DelayNotices, Delivery, Ecn, Event,
+};
 use omniverb_wire::{AtomicEth, ImmDt, Reth};
 
 #[test]
@@ -126,7 +128,7 @@ fn a_packet_in_the_middle_of_a_write_may_name_exactly_what_is_left() {
         make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
     };
     // Also to who has not heard that its peer names them, and names none itself.
-    for naming in [Naming::Every, Naming::First] {
+    for naming in [AddressedPackets::Every, AddressedPackets::First] {
         let mut end = End::new(Config { naming, ..config() });
         end.receive(&first);
         end.receive(&named(WRITE_FIRST, 501, (0x4100, 7, 344), 256));
@@ -242,7 +244,7 @@ fn what_waits_for_an_answer_is_bounded() {
 fn a_qp_answers_before_it_may_send() {
     let mut end = end();
     end.receive(&send(500, 1));
-    let sending = omniverb_transport::Sending {
+    let sending = omniverb_transport::SendParameters {
         sq_psn: Psn::new(77),
         max_rd_atomic: 1,
         timeout: 14,

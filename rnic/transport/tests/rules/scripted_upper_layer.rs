@@ -2,13 +2,13 @@
 
 use omniverb_terms::{Psn, Qpn, Rkey};
 use omniverb_transport::{
-    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched,
-    FlushRequest, Gathered, Kind, Operation, Part, Placed, ReadRequest, Request, RequestId, Status,
-    Taken, Ticket, Time, Upper,
+    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, FetchOutcome,
+    FlushRequest, GatherOutcome, Kind, Operation, Part, PlaceOutcome, ReadRequest, Request,
+    RequestId, RunOutcome, Status, Ticket, Time, UpperLayer,
 };
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Feth, ImmDt,
-    Opcode, Packet, Place, Reth, Run, Syndrome, XrcEth,
+    Opcode, Packet, PacketPosition, Reth, Syndrome, WriteRun, XrcEth,
 };
 use std::collections::VecDeque;
 
@@ -21,11 +21,11 @@ pub const PEER: Qpn = Qpn(0x22);
 pub struct Script {
     /// Answers to what is handed over, in order; "done" when there is none left.
     pub answers: VecDeque<Delivery>,
-    /// Answers to [`Upper::gather`].
-    pub gathers: VecDeque<Gathered>,
-    /// Answers to [`Upper::fetch`].
-    pub fetches: VecDeque<Fetched>,
-    pub placements: VecDeque<Placed>,
+    /// Answers to [`UpperLayer::gather`].
+    pub gathers: VecDeque<GatherOutcome>,
+    /// Answers to [`UpperLayer::fetch`].
+    pub fetches: VecDeque<FetchOutcome>,
+    pub placements: VecDeque<PlaceOutcome>,
     pub log: Vec<String>,
     pub tickets: Vec<Ticket>,
     pub counter: u64,
@@ -46,16 +46,16 @@ impl Script {
     }
 }
 
-impl Upper for Script {
-    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
+impl UpperLayer for Script {
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         for (at, target) in (offset..).zip(target) {
             *target = (request.0 + at) as u8;
         }
-        self.gathers.pop_front().unwrap_or(Gathered::Filled)
+        self.gathers.pop_front().unwrap_or(GatherOutcome::Filled)
     }
-    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> PlaceOutcome {
         self.log.push(format!("place {} {offset}+{}", request.0, data.len()));
-        self.placements.pop_front().unwrap_or(Placed::Done)
+        self.placements.pop_front().unwrap_or(PlaceOutcome::Done)
     }
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
         let kind = match part.kind {
@@ -66,22 +66,22 @@ impl Upper for Script {
         self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
         self.answer(ticket)
     }
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &WriteRun<'_>) -> RunOutcome {
         if self.places_runs {
             let lengths: Vec<usize> = run.payloads().map(<[u8]>::len).collect();
             self.log.push(format!("run {:?} {}+{lengths:?}", part.place, part.offset));
-            return Taken::All;
+            return RunOutcome::All;
         }
-        Taken::Nothing
+        RunOutcome::Nothing
     }
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
         self.srqs.push(request.srq);
         self.log.push(format!("read {:x} {:x} {}", request.address, request.key.0, request.length));
         self.answer(ticket)
     }
-    fn fetch(&mut self, _: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
+    fn fetch(&mut self, _: Ticket, offset: u64, target: &mut [u8]) -> FetchOutcome {
         target.fill(offset as u8);
-        self.fetches.pop_front().unwrap_or(Fetched::Filled)
+        self.fetches.pop_front().unwrap_or(FetchOutcome::Filled)
     }
     fn release(&mut self, ticket: Ticket) {
         self.released.push(ticket);
@@ -145,9 +145,9 @@ impl End {
     /// A train arrives. True: as a run.
     pub fn receive_run(&mut self, packets: &[Made]) -> bool {
         let train: Vec<u8> = packets.iter().flat_map(|packet| packet.0.clone()).collect();
-        let run = Run::of(&train, packets[0].0.len()).expect("a run");
+        let run = WriteRun::of(&train, packets[0].0.len()).expect("a run");
         assert_eq!(run.count(), packets.len());
-        self.connection.handle_run(&run, &mut self.script) == Taken::All
+        self.connection.handle_run(&run, &mut self.script) == RunOutcome::All
     }
 
     /// All packets it sends now, each as a [`line`].
@@ -188,8 +188,14 @@ impl End {
 
     pub fn submit(&mut self, id: u64, operation: Operation, length: u64) {
         let id = RequestId(id);
-        let request =
-            Request { id, operation, srq: 0, length, place: Place::Only, is_fenced: false };
+        let request = Request {
+            id,
+            operation,
+            srq: 0,
+            length,
+            place: PacketPosition::Only,
+            is_fenced: false,
+        };
         self.connection.submit(request).unwrap();
     }
 }

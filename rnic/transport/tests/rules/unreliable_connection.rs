@@ -3,7 +3,7 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
 use omniverb_transport::{Delivery, Operation, Request, RequestId, SubmitError, Unreliable};
-use omniverb_wire::{DATAGRAM_MAX, Packet, Place, Reth};
+use omniverb_wire::{DATAGRAM_MAX, Packet, PacketPosition, Reth};
 
 struct End {
     connection: Unreliable,
@@ -33,7 +33,7 @@ fn is_over_when_it_has_left_and_asks_for_nothing() {
         operation,
         srq: 0,
         length,
-        place: Place::Only,
+        place: PacketPosition::Only,
         is_fenced: false,
     };
     end.connection.submit(request(1, SEND, 300)).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Rkey, Service};
-use omniverb_transport::{Config, Naming, Operation};
+use omniverb_transport::{AddressedPackets, Config, Operation};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Reth};
 
 fn request(total: u64, immediate: Option<[u8; 4]>) -> Operation {
@@ -27,7 +27,7 @@ fn with_alike(end: &mut End) -> Vec<(String, usize)> {
 #[test]
 fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
     let wide = Config { window: 1000, window_floor: 1000, ..config() };
-    let whole = Config { naming: Naming::Every, ask_every: Some(1000), ..wide };
+    let whole = Config { naming: AddressedPackets::Every, ask_every: Some(1000), ..wide };
     let submit = |end: &mut End| {
         end.submit(1, request(256 * 12, None), 256 * 12);
         end.submit(2, request(600, Some([1; 4])), 600);
@@ -63,7 +63,7 @@ fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
     assert_eq!((answers, others), (vec![0, 2, 4], vec![6]));
     // So is everything that a plain RoCE peer gets, or a narrow window lets through.
     for config in [
-        Config { naming: Naming::First, ..whole.clone() },
+        Config { naming: AddressedPackets::First, ..whole.clone() },
         Config { window: 2, window_floor: 2, ..whole },
     ] {
         let mut end = End::new(config);
@@ -88,7 +88,7 @@ fn a_run_is_taken_in_one_go_if_it_is_what_is_expected() {
         end.script.places_runs = true;
         end
     };
-    let all = Config { naming: Naming::Every, ..config() };
+    let all = Config { naming: AddressedPackets::Every, ..config() };
     let mut end = new(all.clone());
     end.receive(&named(500, 0));
     assert!(end.receive_run(&middle()));

@@ -3,7 +3,7 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Placement, Rkey, Selectivity, Service};
 use omniverb_transport::{Config, Operation, Request, RequestId, Status, SubmitError};
-use omniverb_wire::{AtomicEth, Opcode, Place, Reth};
+use omniverb_wire::{AtomicEth, Opcode, PacketPosition, Reth};
 
 const XRC: u8 = 0xa0;
 
@@ -19,7 +19,7 @@ fn request(code: u8, psn: u32, srq: u32, parts: Parts) -> Made {
 fn every_request_names_its_queue() {
     let mut end = of(Service::XrcSend);
     let submit = |end: &mut End, id, operation, srq, length| {
-        let (id, place) = (RequestId(id), Place::Only);
+        let (id, place) = (RequestId(id), PacketPosition::Only);
         end.connection
             .submit(Request { id, operation, srq, length, place, is_fenced: false })
             .unwrap();
@@ -56,7 +56,7 @@ fn atomic_writes_and_flushes_are_not_of_it() {
     let flush = Operation::Flush { address, key, length: 8, placement, selectivity };
     let eight = Operation::AtomicWrite { address, key, value: [1; 8] };
     for (operation, length) in [(flush, 0), (eight, 8)] {
-        let (id, place) = (RequestId(1), Place::Only);
+        let (id, place) = (RequestId(1), PacketPosition::Only);
         let request = Request { id, operation, srq, length, place, is_fenced: false };
         assert_eq!(end.connection.submit(request), Err(SubmitError::Sequence));
     }

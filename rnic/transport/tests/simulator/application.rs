@@ -6,7 +6,7 @@ mod upper_layer;
 use crate::model::{COUNTERS, Item, Plan, WRITABLE};
 use omniverb_terms::Refusal;
 use omniverb_transport::random::Random;
-use omniverb_transport::{Answer, Connection, Delivery, Operation, ReadRequest, Ticket, Time};
+use omniverb_transport::{Connection, Delivery, LateAnswer, Operation, ReadRequest, Ticket, Time};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
@@ -31,7 +31,7 @@ pub struct Manners {
 struct Late {
     time: Time,
     ticket: Ticket,
-    answer: Answer,
+    answer: LateAnswer,
     /// Which message of the peer it belongs to.
     message: usize,
     needs_receive: bool,
@@ -120,7 +120,13 @@ impl Application {
         }
     }
 
-    fn answer_late(&mut self, ticket: Ticket, answer: Answer, message: usize, needs_receive: bool) {
+    fn answer_late(
+        &mut self,
+        ticket: Ticket,
+        answer: LateAnswer,
+        message: usize,
+        needs_receive: bool,
+    ) {
         let pause = self.random.between(1, self.manners.pause);
         let before = self.late.back().map_or(0, |late| late.time);
         let time = (self.now + pause).max(before);
@@ -150,16 +156,16 @@ impl Application {
                 if self.receives == 0 {
                     if !late.told {
                         late.told = true;
-                        connection.answer(late.ticket, Answer::NotReady);
+                        connection.answer(late.ticket, LateAnswer::NotReady);
                     }
                     break;
                 }
                 self.receives -= 1;
             }
-            if late.answer == Answer::Gone {
+            if late.answer == LateAnswer::Gone {
                 self.reads.remove(&late.ticket);
             }
-            if late.answer == Answer::Done && self.random.chance(5000) {
+            if late.answer == LateAnswer::Done && self.random.chance(5000) {
                 // Whatever came before was done already, or is an atomic and not concerned.
                 connection.done_through(late.ticket);
             } else {
@@ -177,7 +183,7 @@ impl Application {
     fn refuse(&mut self, ticket: Ticket) -> Delivery {
         let refusal = Refusal::RemoteAccess;
         if self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Refused(refusal), self.cursor, false);
+            self.answer_late(ticket, LateAnswer::Refused(refusal), self.cursor, false);
             self.void = true;
             return Delivery::Later;
         }

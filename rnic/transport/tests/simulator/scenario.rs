@@ -6,7 +6,9 @@ use crate::simulated_hosts::Scenario;
 use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::random::Random;
-use omniverb_transport::{Acknowledgements, Config, DelayNotices, GoneReads, Naming, Time};
+use omniverb_transport::{
+    Acknowledgements, AddressedPackets, Config, DelayNotices, GoneReads, Time,
+};
 use std::rc::Rc;
 
 /// Polite: answers at once, always has receives.
@@ -34,8 +36,8 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
     let known = random.chance(5000);
     let apart = psns[0].number().is_multiple_of(5);
     let kind = |index: usize| match known != (apart && index == 1) {
-        true => (Naming::Every, GoneReads::Refused),
-        false => (Naming::First, GoneReads::Unanswered),
+        true => (AddressedPackets::Every, GoneReads::Refused),
+        false => (AddressedPackets::First, GoneReads::Unanswered),
     };
     let depths = [random.between(1, 16) as usize, random.between(1, 16) as usize];
     let mut config = |index: usize| Config {

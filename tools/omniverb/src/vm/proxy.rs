@@ -13,7 +13,7 @@ mod pair_windows;
 mod tests;
 
 use super::relay::{Channel, News, Reads, Relay};
-use omniverb_session::agent_begin::Begin;
+use omniverb_session::agent_begin::AgentBegin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::vm::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
@@ -258,9 +258,9 @@ impl Proxy {
 
     /// An agent is there, without sessions.
     fn begin(&mut self, bytes: Vec<u8>) -> Result<(), ProxyEnd> {
-        let begin = Begin::read(&bytes).filter(|begin| begin.window == self.number);
+        let begin = AgentBegin::read(&bytes).filter(|begin| begin.window == self.number);
         self.begun = Some(begin.is_some());
-        if let Some(Begin { boot, .. }) = begin.filter(|begin| begin.boot != [0; 16]) {
+        if let Some(AgentBegin { boot, .. }) = begin.filter(|begin| begin.boot != [0; 16]) {
             // First: sessions that are closed may have processes that go on.
             self.ask(&Booted { boot }.into())?;
         }

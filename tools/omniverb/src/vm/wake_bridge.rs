@@ -16,7 +16,7 @@ mod tests;
 use super::relay::Voice;
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::body::Extent as Part;
-use omniverb_session::pair_window::{self, Whose};
+use omniverb_session::pair_window::{self, WindowOwner};
 use omniverb_session::vm::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
 use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
 use std::collections::BTreeMap;
@@ -36,11 +36,11 @@ pub(super) enum Side {
 
 /// The pages of a doorbell: first the one whose owner is on this side of the bridge, then the other
 /// side's. The second page belongs to the process in the machine that owns the window.
-fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
+fn near_and_far<T>(side: Side, whose: WindowOwner, pages: [T; 2]) -> [T; 2] {
     let [first, second] = pages;
     match (side, whose) {
-        (Side::Host, Whose::Own) | (Side::Machine, Whose::Another) => [first, second],
-        (Side::Machine, Whose::Own) | (Side::Host, Whose::Another) => [second, first],
+        (Side::Host, WindowOwner::Own) | (Side::Machine, WindowOwner::Another) => [first, second],
+        (Side::Machine, WindowOwner::Own) | (Side::Host, WindowOwner::Another) => [second, first],
     }
 }
 
@@ -141,7 +141,7 @@ impl WakeBridge {
         number: u8,
         file: impl AsFd,
         data: Part,
-        whose: Whose,
+        whose: WindowOwner,
     ) -> io::Result<()> {
         let bells = pair_window::bell_pages(data.length);
         let memory = Extent::new(file, data.offset + bells.offset, bells.length);

@@ -3,7 +3,7 @@
 use super::ProxyEnd;
 use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::{pair_windows, window};
-use omniverb_session::pair_window::Whose;
+use omniverb_session::pair_window::WindowOwner;
 use omniverb_sys::{memfd, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,7 @@ impl PairWindows {
         &mut self,
         number: u8,
         file: &OwnedFd,
-        whose: Whose,
+        whose: WindowOwner,
     ) -> Result<(), ProxyEnd> {
         let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(ProxyEnd::Broken)?;
         let bytes = memfd::size(file.as_fd()).map_err(|_| ProxyEnd::Broken)?;

@@ -12,7 +12,7 @@ fn bridge() -> PairWindows {
 
 /// The first message of an agent with this window, in this boot.
 fn begin(window: u64, boot: u8) -> Vec<u8> {
-    let bytes = Begin { window, number: 1, boot: [boot; 16] }.written();
+    let bytes = AgentBegin { window, number: 1, boot: [boot; 16] }.written();
     Frame { kind: FrameKind::Begin, session: 0, bytes }.encode()
 }
 
@@ -93,7 +93,7 @@ fn a_later_window_has_doorbells() {
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let (supervisor, more) = seqpacket::pair().unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
-    let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
+    let bytes = AgentBegin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
     agent.say(FrameKind::Pairs, 0, vec![0; 8]);
     let windows = PairWindows { more: Some(more), ..bridge() };
@@ -144,7 +144,7 @@ fn only_packets_and_messages_pass_both_ways() {
     let frame = |kind, bytes| Frame { kind, session: 0, bytes };
     let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
-    let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
+    let bytes = AgentBegin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&frame(FrameKind::Begin, bytes));
     // The port is not open yet.
     let port_frame = frame(FrameKind::Port, Vec::new());
