@@ -44,8 +44,13 @@ mod watched_fds;
 mod window_loans;
 mod xrc_directory;
 
-pub use client::{Answer, Client, Membership, Offer, OpenedQp, REGIONS_MAX, Wish, is_command_file};
-pub use device_platform::{AsyncEventSink, Besides, ExplanationSink, FailureSink, StrictSink};
+pub use client::{
+    Client, DaemonAnswer, ExportOffer, Membership, OpenedQp, REGIONS_MAX, RegistrationRequest,
+    is_command_file,
+};
+pub use device_platform::{
+    AsyncEventSink, ExplanationSink, FailureDetail, FailureSink, StrictSink,
+};
 pub use device_platform::{be_strict, on_async_event, on_failure};
 pub use event_subscribers::Listener;
 pub use fork::generation;
@@ -54,7 +59,7 @@ pub use omniverb_sys::epoll::Interest;
 pub use omniverb_sys::lock;
 pub use pollable_event_queue::{Channel, Doorbell, Notifier};
 pub use queue_pair_records::Connection;
-pub use shared_qp::Receivers;
-pub use verbs_import::{Exported, Import, ImportedMemory, ImportedRegion};
+pub use shared_qp::SharedQueuePairs;
+pub use verbs_import::{ExportedObjects, Import, ImportedMemory, ImportedRegion};
 pub use vnic_facts::{NoDevice, VirtualNic};
-pub use xrc_directory::Part;
+pub use xrc_directory::DomainPart;

@@ -53,7 +53,7 @@ struct Record {
     heard_as: Option<u64>,
     /// It has links, and could not be listened to.
     is_unheard: bool,
-    /// What `Bells::life` calls the word in our page that tells of our end. `None`: nothing does.
+    /// What `PeerDoorbells::life` calls the word in our page that tells of our end. `None`: nothing does.
     told_as: Option<u64>,
     /// Whether the peer's process rings ours, or the engine.
     far_end: FarEnd,
@@ -77,17 +77,17 @@ impl Record {
 }
 
 /// All bells of the process, and how many daemons it has outlived.
-pub(crate) struct Bells {
+pub(crate) struct PeerDoorbells {
     era: AtomicU64,
     list: Mutex<HashMap<BellName, Record>>,
     /// By which peers see that the process has ended.
     life: Arc<Life>,
 }
 
-impl Bells {
-    pub(crate) fn new() -> Result<Bells, Errno> {
+impl PeerDoorbells {
+    pub(crate) fn new() -> Result<PeerDoorbells, Errno> {
         let life = Life::new(BELL_BYTES).map_err(|error| errno_of(&error))?;
-        Ok(Bells { era: AtomicU64::new(0), list: Mutex::default(), life: Arc::new(life) })
+        Ok(PeerDoorbells { era: AtomicU64::new(0), list: Mutex::default(), life: Arc::new(life) })
     }
 
     /// What the end of the thread tells that has it; only that adds and removes bells.

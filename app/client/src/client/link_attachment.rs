@@ -2,8 +2,8 @@
 
 use super::Client;
 use crate::memory_from_daemon;
-use crate::message_descriptors::{Delivered, LinkFiles};
-use crate::peer_doorbells::{BELL_BYTES, Bells, PeerBell};
+use crate::message_descriptors::{LinkFiles, MessageWithFiles};
+use crate::peer_doorbells::{BELL_BYTES, PeerBell, PeerDoorbells};
 use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
@@ -23,8 +23,8 @@ fn far_end(ready: &LinkReady) -> FarEnd {
 
 impl Client {
     /// The daemon made a link for a queue pair of ours, and says what it is made of.
-    pub(super) fn link_ready(&self, delivered: Delivered<LinkReady>) -> Result<(), Errno> {
-        let Delivered { said: ready, files: LinkFiles { link, bell } } = delivered;
+    pub(super) fn link_ready(&self, delivered: MessageWithFiles<LinkReady>) -> Result<(), Errno> {
+        let MessageWithFiles { said: ready, files: LinkFiles { link, bell } } = delivered;
         let ready = &ready;
         // A link within this process tells of its bell twice, once for each end.
         let name = self.bells.name(ready.bell);
@@ -93,7 +93,7 @@ impl Client {
     }
 }
 
-impl Bells {
+impl PeerDoorbells {
     /// Adds the bell that a link came with.
     fn add_delivered(
         &self,

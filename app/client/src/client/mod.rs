@@ -25,17 +25,17 @@ mod vm_page_pinning;
 mod xrc_hidden_qps;
 mod xrc_srq_links;
 
-pub use self::memory_registration::{REGIONS_MAX, Wish};
+pub use self::memory_registration::{REGIONS_MAX, RegistrationRequest};
 pub use self::open_shared_qp::OpenedQp;
-pub use self::shared_daemon_connection::Answer;
-pub use self::verbs_export::{Offer, is_command_file};
+pub use self::shared_daemon_connection::DaemonAnswer;
+pub use self::verbs_export::{ExportOffer, is_command_file};
 pub use self::xrc_srq_links::Membership;
 
 use self::granted_pages::GrantedPages;
 use self::multicast_groups::MulticastGroups;
 use crate::daemon_calls::DaemonCalls;
 use crate::daemon_session::{self, Session};
-use crate::message_descriptors::Delivered;
+use crate::message_descriptors::MessageWithFiles;
 use crate::vnic_facts::{NoDevice, VirtualNic};
 use crate::{
     deferred_tasks, device_platform, event_subscribers, fork, peer_doorbells, peer_mappings,
@@ -63,29 +63,29 @@ pub struct Client {
     /// What peers may reach, and what of it lies on files of a daemon's.
     pages: Arc<GrantedPages>,
     pub(crate) groups: MulticastGroups,
-    pub(crate) bells: Arc<peer_doorbells::Bells>,
+    pub(crate) bells: Arc<peer_doorbells::PeerDoorbells>,
     pub(crate) progress: Arc<progress_thread_state::Progress>,
     /// Calls to the daemon that no thread of the application waits for.
-    calls: Arc<deferred_tasks::Calls>,
+    calls: Arc<deferred_tasks::DeferredCalls>,
     /// Descriptors of other libraries that the progress thread looks after.
     watches: watched_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
     subscribers: event_subscribers::Subscribers,
     /// What of peers is mapped here.
-    mapped: peer_mappings::Mapped,
+    mapped: peer_mappings::PeerMappings,
     /// Its parts of XRC domains, where others find it.
     places: xrc_directory::DomainMembers,
     /// Processes that have queue pairs of ours open.
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
-    service: Arc<verbs_import::Service>,
+    service: Arc<verbs_import::PeerSocketThread>,
     /// What processes have that import ours.
     exporter: Arc<verbs_import::Exporter>,
     /// What is mapped of those whose we import.
-    imported: Arc<verbs_import::Budget>,
+    imported: Arc<verbs_import::ImportBudget>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
-    pub(crate) tracing: trace_ring::Tracing,
+    pub(crate) tracing: trace_ring::TraceRing,
     /// Which process made it; see [`fork::generation`].
     generation: u64,
 }
@@ -134,12 +134,12 @@ impl Client {
 
     /// Another client, for this call's caller alone.
     pub(crate) fn connect() -> Result<Arc<Client>, NoDevice> {
-        let daemon_session::First { session, nic, daemon, area } = Session::connect()?;
+        let daemon_session::FirstSession { session, nic, daemon, area } = Session::connect()?;
         omniverb_sys::spare_fds::keep();
         let area = qp_statistics_area::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress_thread_state::Progress::new().map_err(NoDevice::Resources)?;
-        let bells = peer_doorbells::Bells::new().map_err(NoDevice::Resources)?;
-        let service = Arc::<verbs_import::Service>::default();
+        let bells = peer_doorbells::PeerDoorbells::new().map_err(NoDevice::Resources)?;
+        let service = Arc::<verbs_import::PeerSocketThread>::default();
         let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
         shared.set_daemon(daemon);
         let (session, qps, bells) = (Arc::new(session), Arc::default(), Arc::new(bells));
@@ -164,7 +164,7 @@ impl Client {
             subscribers: Default::default(),
             progress,
             calls: Arc::default(),
-            mapped: peer_mappings::Mapped::default(),
+            mapped: peer_mappings::PeerMappings::default(),
             places: Default::default(),
             openers: Default::default(),
             service,
@@ -202,7 +202,7 @@ impl Client {
     }
 
     /// Asks the daemon, and reconnects if it was restarted: the answer, with its files.
-    fn call_with_files(&self, message: &Message) -> Result<Delivered<Message>, Errno> {
+    fn call_with_files(&self, message: &Message) -> Result<MessageWithFiles<Message>, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
@@ -212,7 +212,7 @@ impl Client {
                 self.session.call(message)
             }
             Err(Errno::ETIMEDOUT) => {
-                self.defer(deferred_tasks::Call::Settle);
+                self.defer(deferred_tasks::DeferredCall::Settle);
                 Err(Errno::ETIMEDOUT)
             }
             answer => answer,
@@ -225,7 +225,7 @@ impl DaemonCalls for Client {
         self.call_with_files(message).map(|answer| answer.said)
     }
 
-    fn defer(&self, call: deferred_tasks::Call) {
+    fn defer(&self, call: deferred_tasks::DeferredCall) {
         self.calls.ask(&self.me, call);
     }
 }

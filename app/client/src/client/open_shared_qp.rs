@@ -10,7 +10,7 @@
 use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
-use crate::shared_qp::{Line, Watched};
+use crate::shared_qp::{MakerConnection, WatchedProcess};
 use crate::xrc_directory::{ASKED_MAX, DomainMember, PAUSE, SendOutcome};
 use omniverb_device::{Qp, QpSpec};
 use omniverb_ring::Window;
@@ -28,7 +28,7 @@ pub struct OpenedQp {
     /// In its place: of its number, without a connection. Its events come to this one's cookie.
     pub qp: Arc<Qp>,
     client: Arc<Client>,
-    line: Option<Arc<Line>>,
+    line: Option<Arc<MakerConnection>>,
     heard: Vec<u64>,
 }
 
@@ -39,11 +39,11 @@ impl OpenedQp {
         let statistics = Window::private(STATISTICS_SLOT_BYTES);
         let qp = Qp::new(&client.shared, spec, number, statistics).ok_or(Errno::ENOMEM)?;
         let watched = socket.try_clone().map_err(|error| errno_of(&error));
-        let line = Arc::new(Line::new(socket, qp.clone()));
+        let line = Arc::new(MakerConnection::new(socket, qp.clone()));
         let (client, heard) = (client.clone(), Vec::new());
         let mut opened = OpenedQp { qp, client, line: Some(line.clone()), heard };
         opened.heard.push(opened.client.service.add(line.clone())?);
-        if let Some(watched) = Watched::of(watched?.as_fd(), &line) {
+        if let Some(watched) = WatchedProcess::of(watched?.as_fd(), &line) {
             opened.heard.push(opened.client.service.add(watched)?);
         }
         Ok(opened)

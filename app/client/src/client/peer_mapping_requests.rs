@@ -3,8 +3,8 @@
 use super::Client;
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
-use crate::message_descriptors::Delivered;
-use crate::peer_mappings::Mapped;
+use crate::message_descriptors::MessageWithFiles;
+use crate::peer_mappings::PeerMappings;
 use crate::queue_pair_records::QueuePairs;
 use crate::window_loans;
 use omniverb_device::page_grants::{Backing, Denial, Grant};
@@ -53,15 +53,15 @@ impl QueuePairs {
     }
 }
 
-impl Mapped {
+impl PeerMappings {
     /// The daemon granted what we asked for.
     pub(super) fn map(
         &self,
         qps: &QueuePairs,
         pages: &Arc<GrantedPages>,
-        delivered: Delivered<Granted>,
+        delivered: MessageWithFiles<Granted>,
     ) -> Result<(), Errno> {
-        let Delivered { said: granted, files: extent } = delivered;
+        let MessageWithFiles { said: granted, files: extent } = delivered;
         let piece = window_loans::piece(granted.memory, &extent);
         let mapped = self.map_extent((qps, pages), &granted, &extent, piece);
         if let (Err(_), Some(piece)) = (mapped, piece) {

@@ -8,7 +8,7 @@
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::Call;
+use crate::deferred_tasks::DeferredCall;
 use omniverb_device::background_progress::ProgressReport;
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
@@ -93,7 +93,7 @@ fn run(client: &Weak<Client>) {
         quiet = if active || turn.is_busy { 0 } else { quiet + 1 };
         if !connected && clock::now() >= reconnect_at {
             reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
-            client.defer(Call::Reconnect);
+            client.defer(DeferredCall::Reconnect);
         }
     }
 }

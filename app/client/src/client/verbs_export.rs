@@ -1,10 +1,10 @@
 //! Devices that are shared with other processes: this one's with those that import it, and others'
 //! that it imports.
 
-use super::granted_pages::{GrantedPages, Manner};
+use super::granted_pages::{GrantedPages, RevocationMode};
 use super::{Client, memory_registration};
 use crate::errno_conversion::errno_of;
-use crate::verbs_import::{Device, Door, Exported, Import, Owner};
+use crate::verbs_import::{Device, ExportListener, ExportedObjects, Import, PageOwner};
 use omniverb_device::Shared;
 use omniverb_session::verbs_import::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 /// A process with a command file may import what is behind it, as long as this is there.
-pub struct Offer {
+pub struct ExportOffer {
     client: Weak<Client>,
     /// Until the first one comes no thread of the process need listen for others.
     watch: u64,
@@ -42,14 +42,14 @@ impl Client {
     pub fn offer(
         self: &Arc<Self>,
         door: Arc<OwnedFd>,
-        objects: Weak<dyn Exported>,
-    ) -> Result<Offer, Errno> {
+        objects: Weak<dyn ExportedObjects>,
+    ) -> Result<ExportOffer, Errno> {
         let (number, client, door) = (Arc::new(Mutex::new(None)), Arc::downgrade(self), door);
         let (socket, opened, me) = (door.clone(), number.clone(), client.clone());
         let ready = move |watch| {
             let Some(client) = me.upgrade() else { return };
             let exporter = client.exporter.clone();
-            let door = Door::new(socket.clone(), exporter, objects.clone());
+            let door = ExportListener::new(socket.clone(), exporter, objects.clone());
             // Otherwise it is tried again, as long as an importer waits.
             if let Ok(number) = client.service.add(Arc::new(door)) {
                 *lock(&opened) = Some(number);
@@ -57,7 +57,7 @@ impl Client {
             }
         };
         let watch = self.watch(door, Interest::Input, Box::new(ready))?;
-        Ok(Offer { client, watch, door: number })
+        Ok(ExportOffer { client, watch, door: number })
     }
 
     /// An object of ours is about to be destroyed, or to be another one, and cannot be imported any
@@ -90,7 +90,7 @@ impl Client {
         })?;
         drop(theirs);
         let device = Arc::downgrade(self);
-        let line = crate::verbs_import::Line::new(ours, device);
+        let line = crate::verbs_import::ExporterConnection::new(ours, device);
         Import::new(line, self.service.clone(), self.imported.clone())
     }
 }
@@ -113,7 +113,7 @@ fn shown(file: BorrowedFd<'_>) -> Option<Card> {
     Card::read(bytes.get(..length)?).filter(|card| card.magic == verbs_import::MAGIC)
 }
 
-impl Drop for Offer {
+impl Drop for ExportOffer {
     fn drop(&mut self) {
         let client = self.client.upgrade().filter(|client| client.is_ours());
         let Some(client) = client else { return };
@@ -125,14 +125,14 @@ impl Drop for Offer {
     }
 }
 
-impl Owner for GrantedPages {
+impl PageOwner for GrantedPages {
     fn with_pages(
         &self,
         pages: &Range<usize>,
         act: &mut dyn FnMut() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.may_grant()?;
-        self.withdraw(|_, extent| extent.overlaps(pages.start, pages.end), Manner::Kindly)?;
+        self.withdraw(|_, extent| extent.overlaps(pages.start, pages.end), RevocationMode::Kindly)?;
         let _moving = self.keys.move_pages();
         let granted = self.keys.extents(|_, extent| extent.overlaps(pages.start, pages.end));
         if granted.is_empty() { act() } else { Err(Errno::EAGAIN) }

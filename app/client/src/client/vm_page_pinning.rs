@@ -6,8 +6,8 @@
 //! they are taken back, the engine has left them before any process is told so.
 
 use super::granted_pages::GrantedPages;
-use super::pending_grants::{Refused, has_room, may_lend};
-use crate::rkey_table::{Key, Others};
+use super::pending_grants::{GrantRefusal, has_room, may_lend};
+use crate::rkey_table::{Key, OtherKeysBytes};
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
@@ -50,8 +50,8 @@ impl GrantedPages {
         });
         match kept.ok_or(Errno::EACCES)? {
             Ok(kept) => Ok(kept),
-            Err(Refused::Errno(errno)) => Err(errno),
-            Err(Refused::InTheWay(old)) => {
+            Err(GrantRefusal::Errno(errno)) => Err(errno),
+            Err(GrantRefusal::InTheWay(old)) => {
                 self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
                 Err(Errno::EAGAIN)
             }
@@ -63,8 +63,8 @@ impl GrantedPages {
         qp: &Qp,
         key: &mut Key,
         place: (usize, usize),
-        (era, others): (u64, Others),
-    ) -> Result<u32, Refused> {
+        (era, others): (u64, OtherKeysBytes),
+    ) -> Result<u32, GrantRefusal> {
         // The engine keeps to the flags.
         may_lend(qp, key, mappable(key.region().access, PeerTrust::Trusting))?;
         has_room(key, place, others)?;
@@ -72,7 +72,7 @@ impl GrantedPages {
         let stay = self.taking.stay(&self.me)?;
         key.keep(place, (era, stay)).map_err(|errno| {
             self.taking.left();
-            Refused::Errno(errno)
+            GrantRefusal::Errno(errno)
         })
     }
 

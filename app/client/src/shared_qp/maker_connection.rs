@@ -1,7 +1,7 @@
 //! The opener's side: what leads to the process that has made the queue pair.
 
-use super::{Mortal, hang_up, take};
-use crate::verbs_import::Party;
+use super::{OnProcessEnd, hang_up, take};
+use crate::verbs_import::PeerSocket;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
@@ -15,17 +15,17 @@ use std::time::Duration;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What leads to the maker.
-pub(crate) struct Line {
+pub(crate) struct MakerConnection {
     socket: OwnedFd,
     /// What this process has in the queue pair's place: its number, and where its events go.
     pub(super) qp: Arc<Qp>,
     /// One question at a time.
     asking: Mutex<()>,
-    state: Mutex<Known>,
+    state: Mutex<MakerState>,
     change: Condvar,
 }
 
-struct Known {
+struct MakerState {
     tag: u64,
     came: Option<Notice>,
     /// The attributes, as the maker said last.
@@ -38,7 +38,7 @@ struct Known {
     lost: bool,
 }
 
-impl Party for Line {
+impl PeerSocket for MakerConnection {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -54,7 +54,7 @@ impl Party for Line {
     }
 }
 
-impl Mortal for Line {
+impl OnProcessEnd for MakerConnection {
     /// The queue pair has ended with its maker.
     fn has_ended(&self) {
         let was_lost = {
@@ -69,13 +69,13 @@ impl Mortal for Line {
     }
 }
 
-impl Line {
-    pub(crate) fn new(socket: OwnedFd, qp: Arc<Qp>) -> Line {
+impl MakerConnection {
+    pub(crate) fn new(socket: OwnedFd, qp: Arc<Qp>) -> MakerConnection {
         let attributes = Attributes::NONE;
         let (has_object, missed, lost) = (false, Vec::new(), false);
-        let known = Known { tag: 0, came: None, attributes, has_object, missed, lost };
+        let known = MakerState { tag: 0, came: None, attributes, has_object, missed, lost };
         let (asking, state, change) = (Mutex::default(), Mutex::new(known), Condvar::new());
-        Line { socket, qp, asking, state, change }
+        MakerConnection { socket, qp, asking, state, change }
     }
 
     /// Takes in what the maker says. False: no maker says so.
@@ -197,11 +197,11 @@ mod tests {
     }
 
     /// A line whose queue pair has this cookie.
-    fn line(cookie: usize) -> Line {
+    fn line(cookie: usize) -> MakerConnection {
         crate::device_platform::on_async_event(hear);
         let qp = stand_in().unwrap();
         qp.cookie.store(cookie, Ordering::Release);
-        Line::new(seqpacket::pair().unwrap().0, qp)
+        MakerConnection::new(seqpacket::pair().unwrap().0, qp)
     }
 
     fn heard(cookie: usize) -> Vec<AsyncEvent> {

@@ -1,7 +1,7 @@
 //! The maker's side: a process that has a queue pair of ours open, and what it asks.
 
-use super::{Mortal, Watched, hang_up, take};
-use crate::verbs_import::{Party, Service};
+use super::{OnProcessEnd, WatchedProcess, hang_up, take};
+use crate::verbs_import::{PeerSocket, PeerSocketThread};
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
 use omniverb_sys::{lock, process_state, seqpacket};
@@ -20,7 +20,7 @@ const DESCRIPTORS_EACH: usize = 8;
 const WAITING_MAX: usize = 16;
 
 /// Queue pairs of this process that others may open.
-pub trait Receivers: Send + Sync {
+pub trait SharedQueuePairs: Send + Sync {
     /// Another process has the queue pair of this number open from now on. False: there is none.
     fn hold(&self, number: Qpn) -> bool;
 
@@ -39,7 +39,7 @@ pub trait Receivers: Send + Sync {
 }
 
 /// Has openers served where no thread waits for that: what they ask may take a call to the daemon.
-pub(crate) trait Attendant: Send + Sync {
+pub(crate) trait OpenerService: Send + Sync {
     /// The opener of this key has asked something, or is gone.
     fn attend_to(&self, key: u64);
 }
@@ -50,8 +50,8 @@ pub(crate) struct Opener {
     key: u64,
     socket: OwnedFd,
     number: Qpn,
-    receivers: Weak<dyn Receivers>,
-    attendant: Weak<dyn Attendant>,
+    receivers: Weak<dyn SharedQueuePairs>,
+    attendant: Weak<dyn OpenerService>,
     inbox: Mutex<Inbox>,
     /// It has asked something, or is over: it knows by now that it is connected, or need not.
     settled: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ struct Inbox {
     parties: Vec<u64>,
 }
 
-impl Party for Opener {
+impl PeerSocket for Opener {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -87,7 +87,7 @@ impl Party for Opener {
     }
 }
 
-impl Mortal for Opener {
+impl OnProcessEnd for Opener {
     fn has_ended(&self) {
         self.be_over();
         self.have_served();
@@ -100,8 +100,8 @@ impl Opener {
         (key, _seat): (u64, Arc<()>),
         socket: OwnedFd,
         number: Qpn,
-        receivers: Weak<dyn Receivers>,
-        attendant: Weak<dyn Attendant>,
+        receivers: Weak<dyn SharedQueuePairs>,
+        attendant: Weak<dyn OpenerService>,
     ) -> Opener {
         let (inbox, settled) = (Mutex::default(), Arc::default());
         Opener { key, socket, number, receivers, attendant, inbox, settled, _seat }
@@ -173,9 +173,9 @@ impl Opener {
     ///
     /// # Errors
     /// errno: no descriptors or threads are left.
-    pub(crate) fn listen(self: &Arc<Self>, service: &Arc<Service>) -> Result<(), Errno> {
+    pub(crate) fn listen(self: &Arc<Self>, service: &Arc<PeerSocketThread>) -> Result<(), Errno> {
         let mut parties = vec![service.add(self.clone())?];
-        if let Some(watched) = Watched::of(self.socket.as_fd(), self) {
+        if let Some(watched) = WatchedProcess::of(self.socket.as_fd(), self) {
             parties.extend(service.add(watched));
         }
         lock(&self.inbox).parties.extend(parties);
@@ -183,14 +183,14 @@ impl Opener {
     }
 
     /// Listens to it no longer.
-    pub(crate) fn ignore(&self, service: &Service) {
+    pub(crate) fn ignore(&self, service: &PeerSocketThread) {
         self.be_over();
         let parties = std::mem::take(&mut lock(&self.inbox).parties);
         parties.into_iter().for_each(|number| service.remove(number));
     }
 
     /// Ends the connection. What it had open, and of what; to be let go of.
-    pub(crate) fn end(self: Arc<Self>) -> (Qpn, Option<Arc<dyn Receivers>>) {
+    pub(crate) fn end(self: Arc<Self>) -> (Qpn, Option<Arc<dyn SharedQueuePairs>>) {
         let found = (self.number, self.receivers.upgrade());
         hang_up(self);
         found
@@ -218,10 +218,10 @@ impl Opener {
 
 /// All openers of this process's queue pairs.
 #[derive(Default)]
-pub(crate) struct Openers(Mutex<All>);
+pub(crate) struct Openers(Mutex<OpenerTable>);
 
 #[derive(Default)]
-struct All {
+struct OpenerTable {
     latest: u64,
     here: HashMap<u64, Arc<Opener>>,
     /// Each opener whose socket is open has it, too.
@@ -239,8 +239,8 @@ impl Openers {
         &self,
         socket: OwnedFd,
         number: Qpn,
-        receivers: Weak<dyn Receivers>,
-        attendant: Weak<dyn Attendant>,
+        receivers: Weak<dyn SharedQueuePairs>,
+        attendant: Weak<dyn OpenerService>,
     ) -> Option<Arc<Opener>> {
         let mut all = lock(&self.0);
         if Arc::strong_count(&all.seats) > openers_max() {
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use crate::testing::hostile_opener::{Idle, Nobody, alone};
 
-    fn idle() -> Weak<dyn Attendant> {
+    fn idle() -> Weak<dyn OpenerService> {
         Weak::<Idle>::new()
     }
 

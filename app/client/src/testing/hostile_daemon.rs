@@ -7,7 +7,7 @@
 // A message may get a field more without a change here.
 #![allow(clippy::needless_update)]
 
-use crate::{Client, Wish};
+use crate::{Client, RegistrationRequest};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_flags;
 use omniverb_device::{
@@ -187,7 +187,7 @@ impl Process {
         // Another address than the real one: its pages are not to be moved.
         let iova = at as u64 + (1 << 40);
         let extras = RegionKind::default();
-        let wish = Wish { pd: PD, address: at, length: BYTES, iova, access, extras };
+        let wish = RegistrationRequest { pd: PD, address: at, length: BYTES, iova, access, extras };
         // SAFETY: leaked, so mapped for ever.
         let region = unsafe { client.register(wish) }.ok()?;
         let (lkey, rkey) = (region.lkey, region.rkey);

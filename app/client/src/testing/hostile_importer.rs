@@ -3,7 +3,9 @@
 // UNSAFETY: vouches for memory that outlives everything.
 #![expect(unsafe_code)]
 
-use crate::verbs_import::{Device, Exported, Exporter, Importer, Line, Owner, Service};
+use crate::verbs_import::{
+    Device, ExportedObjects, Exporter, ExporterConnection, Importer, PageOwner, PeerSocketThread,
+};
 use omniverb_device::{Region, RegionKind, Shared, access};
 use omniverb_session::verbs_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket;
@@ -26,7 +28,7 @@ impl Ready {
     }
 }
 
-impl Owner for Ready {
+impl PageOwner for Ready {
     fn with_pages(
         &self,
         _: &Range<usize>,
@@ -55,7 +57,7 @@ impl Process {
     }
 }
 
-impl Exported for Process {
+impl ExportedObjects for Process {
     fn has_domain(&self, handle: u32) -> bool {
         handle == 1
     }
@@ -109,12 +111,12 @@ impl Device for Nobody {
 /// Says what the bytes say, to both.
 pub fn imports(bytes: &[u8]) {
     let process = Process::the_one();
-    let exporter = Exporter::new(Arc::<Service>::default(), Ready::the_one());
+    let exporter = Exporter::new(Arc::<PeerSocketThread>::default(), Ready::the_one());
     let objects: Weak<Process> = Arc::downgrade(process);
     let Ok((theirs, ours)) = seqpacket::pair() else { return };
     let importer = Importer::new(1, ours, exporter.clone(), objects, 1);
     let Ok((line, _owner)) = seqpacket::pair() else { return };
-    let line = Line::new(line, Weak::<Nobody>::new());
+    let line = ExporterConnection::new(line, Weak::<Nobody>::new());
     for step in bytes.chunks(8).take(STEPS_MAX) {
         let byte = |at: usize| u32::from(step.get(at).copied().unwrap_or(0));
         let ask = Ask {

@@ -2,7 +2,7 @@
 //! panic, one answer to each question, and none of an event that there is not.
 
 use crate::progress_thread_state::Progress;
-use crate::shared_qp::{Attendant, Line, Opener, Receivers};
+use crate::shared_qp::{MakerConnection, Opener, OpenerService, SharedQueuePairs};
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 /// One that cannot be changed.
 struct One;
 
-impl Receivers for One {
+impl SharedQueuePairs for One {
     fn hold(&self, number: Qpn) -> bool {
         number == Qpn(7)
     }
@@ -35,7 +35,7 @@ impl Receivers for One {
 /// Serves no opener: what was asked waits until it is taken.
 pub(crate) struct Idle;
 
-impl Attendant for Idle {
+impl OpenerService for Idle {
     fn attend_to(&self, _: u64) {}
 }
 
@@ -44,7 +44,7 @@ impl Attendant for Idle {
 pub(crate) enum Nobody {}
 
 #[cfg(test)]
-impl Receivers for Nobody {
+impl SharedQueuePairs for Nobody {
     fn hold(&self, _: Qpn) -> bool {
         match *self {}
     }
@@ -63,7 +63,7 @@ impl Receivers for Nobody {
 }
 
 /// An opener that is in no list, and is not attended to.
-pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
+pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn SharedQueuePairs>) -> Opener {
     Opener::new(Default::default(), socket, number, receivers, Weak::<Idle>::new())
 }
 
@@ -79,12 +79,12 @@ pub(crate) fn stand_in() -> Option<Arc<Qp>> {
 /// Says what the bytes say, to both.
 pub fn opened(bytes: &[u8]) {
     let one = Arc::new(One);
-    let receivers: Weak<dyn Receivers> = Arc::<One>::downgrade(&one);
+    let receivers: Weak<dyn SharedQueuePairs> = Arc::<One>::downgrade(&one);
     let (Ok((opener, _theirs)), Ok((line, _maker))) = (seqpacket::pair(), seqpacket::pair()) else {
         return;
     };
     let Some(qp) = stand_in() else { return };
-    let (opener, line) = (alone(opener, Qpn(7), receivers), Line::new(line, qp.clone()));
+    let (opener, line) = (alone(opener, Qpn(7), receivers), MakerConnection::new(line, qp.clone()));
     let mut at = 0;
     while at < bytes.len() {
         // Datagrams of the right length, mostly.

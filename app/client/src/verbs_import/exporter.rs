@@ -4,11 +4,11 @@
 //! all that the context has; but what it says is checked like anything from another process, the
 //! number of importers is limited, and their end is noticed.
 
-use super::concurrent_destroy_limit::Endings;
-use super::exported_pages::{ImportKey, Pages, around};
+use super::concurrent_destroy_limit::DestroyLimit;
+use super::exported_pages::{ExportedPages, ImportKey, around};
 use super::outbox::Outbox;
-use super::page_move_budget::{Pace, Purse, timed};
-use super::peer_socket_thread::{Party, Service};
+use super::page_move_budget::{MoveBudget, ProcessMoveTime, timed};
+use super::peer_socket_thread::{PeerSocket, PeerSocketThread};
 use crate::spawn_thread::spawn_quietly;
 use omniverb_device::Region;
 use omniverb_session::verbs_import::{self, Ask, Notice};
@@ -37,7 +37,7 @@ const RELEASE_ATTEMPTS: u32 = 4;
 const LEFT_UNANSWERED: u32 = 16;
 
 /// What a context has that can be imported, by handles.
-pub trait Exported: Send + Sync {
+pub trait ExportedObjects: Send + Sync {
     /// Whether there is this protection domain.
     fn has_domain(&self, handle: u32) -> bool;
 
@@ -59,7 +59,7 @@ pub trait Exported: Send + Sync {
 }
 
 /// Has pages that may be moved.
-pub(crate) trait Owner: Send + Sync {
+pub(crate) trait PageOwner: Send + Sync {
     /// Moves some, while no other thread moves any; none of them are granted to peers at that time.
     ///
     /// # Errors
@@ -76,12 +76,12 @@ pub(crate) trait Owner: Send + Sync {
 
 /// What this process gives to importers.
 pub(crate) struct Exporter {
-    service: Arc<Service>,
-    owner: Weak<dyn Owner>,
+    service: Arc<PeerSocketThread>,
+    owner: Weak<dyn PageOwner>,
     importers: Mutex<Importers>,
-    pages: Mutex<Pages>,
-    pace: Pace,
-    endings: Arc<Endings>,
+    pages: Mutex<ExportedPages>,
+    pace: MoveBudget,
+    endings: Arc<DestroyLimit>,
     /// An importer has said that it does not use something.
     seen: Condvar,
     contexts: AtomicU64,
@@ -97,22 +97,22 @@ struct Importers {
 }
 
 /// Where importers of a context come in.
-pub(crate) struct Door {
+pub(crate) struct ExportListener {
     socket: Arc<OwnedFd>,
     exporter: Arc<Exporter>,
-    objects: Weak<dyn Exported>,
+    objects: Weak<dyn ExportedObjects>,
     /// Of the process's contexts, this one.
     context: u64,
 }
 
-impl Door {
+impl ExportListener {
     pub(crate) fn new(
         socket: Arc<OwnedFd>,
         exporter: Arc<Exporter>,
-        objects: Weak<dyn Exported>,
-    ) -> Door {
+        objects: Weak<dyn ExportedObjects>,
+    ) -> ExportListener {
         let context = exporter.contexts.fetch_add(1, Ordering::Relaxed);
-        Door { socket, exporter, objects, context }
+        ExportListener { socket, exporter, objects, context }
     }
 }
 
@@ -121,17 +121,17 @@ pub(crate) struct Importer {
     number: u64,
     socket: OwnedFd,
     exporter: Arc<Exporter>,
-    objects: Weak<dyn Exported>,
+    objects: Weak<dyn ExportedObjects>,
     context: u64,
     outbox: Outbox,
     /// How often it has left something.
     left: AtomicU32,
     /// Whose connection it is, as far as we can tell, and what that may use.
     process: i32,
-    purse: Arc<Purse>,
+    purse: Arc<ProcessMoveTime>,
 }
 
-impl Party for Door {
+impl PeerSocket for ExportListener {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -163,7 +163,7 @@ impl Party for Door {
     }
 }
 
-impl Party for Importer {
+impl PeerSocket for Importer {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -199,7 +199,7 @@ impl Importer {
         number: u64,
         socket: OwnedFd,
         exporter: Arc<Exporter>,
-        objects: Weak<dyn Exported>,
+        objects: Weak<dyn ExportedObjects>,
         context: u64,
     ) -> Importer {
         let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
@@ -315,15 +315,15 @@ impl Importer {
 }
 
 impl Exporter {
-    pub(crate) fn new(service: Arc<Service>, owner: Weak<dyn Owner>) -> Arc<Exporter> {
+    pub(crate) fn new(service: Arc<PeerSocketThread>, owner: Weak<dyn PageOwner>) -> Arc<Exporter> {
         let (importers, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let (contexts, pace, endings) = (AtomicU64::new(0), Pace::default(), Arc::default());
+        let (contexts, pace, endings) = (AtomicU64::new(0), MoveBudget::default(), Arc::default());
         Arc::new(Exporter { service, owner, importers, pages, pace, endings, seen, contexts })
     }
 
     /// Admits an importer. One that is refused finds the end of the socket. If there are too many,
     /// the oldest that has imported nothing goes: its other end may be gone.
-    fn admit(self: &Arc<Self>, socket: OwnedFd, at: &Door) {
+    fn admit(self: &Arc<Self>, socket: OwnedFd, at: &ExportListener) {
         let mut importers = lock(&self.importers);
         if importers.here.len() >= IMPORTERS_MAX {
             let pages = lock(&self.pages);
@@ -394,7 +394,7 @@ impl Exporter {
             (Notice { memory, ..Notice::NONE }, Some(file))
         };
         // Not what has been destroyed meanwhile: its pages may be something else now.
-        let look = |pages: &Pages| {
+        let look = |pages: &ExportedPages| {
             let bytes = pages.of(&key).ok_or(Errno::ENOENT)?;
             if bytes_now(&*objects, ask)? != bytes {
                 return Err(Errno::ENOENT);
@@ -477,7 +477,7 @@ impl Exporter {
 }
 
 /// The bytes of an object now.
-fn bytes_now(objects: &dyn Exported, ask: &Ask) -> Result<Range<usize>, Errno> {
+fn bytes_now(objects: &dyn ExportedObjects, ask: &Ask) -> Result<Range<usize>, Errno> {
     let (address, length) = match ask.object {
         verbs_import::REGION => {
             let (region, _) = objects.region(ask.handle)?;

@@ -2,7 +2,7 @@
 //! their answers, and what it says by itself. It may be slow, or dead: a question has an end.
 
 use super::outbox::Outbox;
-use super::peer_socket_thread::Party;
+use super::peer_socket_thread::PeerSocket;
 use omniverb_device::Shared;
 use omniverb_session::verbs_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, Mode};
@@ -33,27 +33,27 @@ pub(crate) trait Device: Send + Sync {
 }
 
 /// What is over when the other process says so.
-pub(crate) trait Ends: Send + Sync {
+pub(crate) trait EndsWithExporter: Send + Sync {
     /// No thread uses it any more when this returns.
     fn end(&self);
 }
 
 /// What leads to the other process.
-pub(crate) struct Line {
+pub(crate) struct ExporterConnection {
     socket: OwnedFd,
     pub(crate) device: Weak<dyn Device>,
     /// One question at a time.
     asking: Mutex<()>,
-    answer: Mutex<Answer>,
+    answer: Mutex<PendingAnswer>,
     change: Condvar,
     outbox: Outbox,
-    regions: Mutex<Regions>,
+    regions: Mutex<ImportedRegions>,
     /// The owner is gone.
     lost: AtomicBool,
 }
 
 #[derive(Default)]
-struct Answer {
+struct PendingAnswer {
     tag: u64,
     /// The question is one for pages: an answer without an error has to bring their file.
     has_file: bool,
@@ -61,13 +61,13 @@ struct Answer {
 }
 
 #[derive(Default)]
-struct Regions {
-    here: HashMap<u32, Weak<dyn Ends>>,
+struct ImportedRegions {
+    here: HashMap<u32, Weak<dyn EndsWithExporter>>,
     /// The one that is being imported, and whether it has gone meanwhile.
     coming: Option<(u32, bool)>,
 }
 
-impl Party for Line {
+impl PeerSocket for ExporterConnection {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -93,9 +93,9 @@ impl Party for Line {
     }
 }
 
-impl Line {
-    pub(crate) fn new(socket: OwnedFd, device: Weak<dyn Device>) -> Line {
-        Line {
+impl ExporterConnection {
+    pub(crate) fn new(socket: OwnedFd, device: Weak<dyn Device>) -> ExporterConnection {
+        ExporterConnection {
             socket,
             device,
             asking: Mutex::default(),
@@ -155,7 +155,7 @@ impl Line {
     }
 
     /// It is, if there is something; whether it has not gone meanwhile.
-    pub(crate) fn has_come(&self, handle: u32, region: Option<Weak<dyn Ends>>) -> bool {
+    pub(crate) fn has_come(&self, handle: u32, region: Option<Weak<dyn EndsWithExporter>>) -> bool {
         let mut regions = lock(&self.regions);
         let gone = regions.coming.take().is_some_and(|(_, gone)| gone);
         if let (Some(region), false) = (region, gone) {
@@ -198,7 +198,7 @@ impl Line {
 
     /// Asks, again if that was not possible just now.
     pub(crate) fn ask(&self, ask: Ask) -> Result<(Notice, Option<OwnedFd>), Errno> {
-        self.ask_until(ask, Line::until(0))
+        self.ask_until(ask, ExporterConnection::until(0))
     }
 
     /// When the other process has had long enough for something of so many bytes.

@@ -4,9 +4,9 @@
 //! object is must fit what it hands over, which is verified like all memory (`sys::extent`), and no
 //! key of its takes the place of one of ours.
 
-use super::exporter_connection::{Ends, Line};
+use super::exporter_connection::{EndsWithExporter, ExporterConnection};
 use super::imported_memory::{ImportedMemory, ImportedRegion, pages_of};
-use super::peer_socket_thread::Service;
+use super::peer_socket_thread::PeerSocketThread;
 use omniverb_ring::Window;
 use omniverb_session::verbs_import::{self, Ask, Notice};
 use omniverb_sys::process_state::files_max;
@@ -25,28 +25,28 @@ const FILES_MAX: usize = 512;
 
 /// How much imports have mapped.
 #[derive(Default)]
-pub(crate) struct Budget(Mutex<(usize, usize)>);
+pub(crate) struct ImportBudget(Mutex<(usize, usize)>);
 
 /// A part of it, given back when it is dropped.
-pub(crate) struct Share {
-    of: Arc<Budget>,
+pub(crate) struct ImportShare {
+    of: Arc<ImportBudget>,
     mappings: usize,
     bytes: usize,
 }
 
-impl Share {
-    fn take(of: &Arc<Budget>, mappings: usize, bytes: usize) -> Option<Share> {
+impl ImportShare {
+    fn take(of: &Arc<ImportBudget>, mappings: usize, bytes: usize) -> Option<ImportShare> {
         let mut taken = lock(&of.0);
         let all = (taken.0 + mappings, taken.1.checked_add(bytes)?);
         if all.0 > MAPPINGS_MAX || all.1 > BYTES_MAX {
             return None;
         }
         *taken = all;
-        Some(Share { of: of.clone(), mappings, bytes })
+        Some(ImportShare { of: of.clone(), mappings, bytes })
     }
 }
 
-impl Drop for Share {
+impl Drop for ImportShare {
     fn drop(&mut self) {
         let mut taken = lock(&self.of.0);
         (taken.0, taken.1) = (taken.0 - self.mappings, taken.1 - self.bytes);
@@ -55,20 +55,20 @@ impl Drop for Share {
 
 /// A device that another process has opened.
 pub struct Import {
-    line: Arc<Line>,
+    line: Arc<ExporterConnection>,
     /// By which it is listened to.
     number: u64,
-    service: Arc<Service>,
-    budget: Arc<Budget>,
+    service: Arc<PeerSocketThread>,
+    budget: Arc<ImportBudget>,
     /// Regions that are here. One is imported at a time.
     regions: Mutex<HashMap<u32, Weak<ImportedRegion>>>,
 }
 
 impl Import {
     pub(crate) fn new(
-        line: Line,
-        service: Arc<Service>,
-        budget: Arc<Budget>,
+        line: ExporterConnection,
+        service: Arc<PeerSocketThread>,
+        budget: Arc<ImportBudget>,
     ) -> Result<Import, Errno> {
         let line = Arc::new(line);
         let number = service.add(line.clone())?;
@@ -113,7 +113,7 @@ impl Import {
         }
         self.line.comes(handle);
         let made = self.make_region(handle, pd);
-        let here = made.as_ref().map(|region| -> Weak<dyn Ends> {
+        let here = made.as_ref().map(|region| -> Weak<dyn EndsWithExporter> {
             let known: Weak<ImportedRegion> = Arc::downgrade(region);
             known
         });
@@ -168,7 +168,7 @@ impl Import {
     fn map(&self, object: u32, of: &Notice, access: Access) -> Result<Window, Errno> {
         let bytes = pages_of(of).ok_or(Errno::EPROTO)?;
         let (mut row, mut at) = (Vec::new(), 0);
-        let until = Line::until(bytes.min(BYTES_MAX));
+        let until = ExporterConnection::until(bytes.min(BYTES_MAX));
         while at < bytes {
             let (handle, what) = (of.handle, verbs_import::PAGES);
             let ask = Ask { what, object, handle, at: at as u64, ..Ask::NONE };
@@ -182,7 +182,7 @@ impl Import {
                 return Err(Errno::ENOMEM);
             }
         }
-        let share = Share::take(&self.budget, row.len(), bytes).ok_or(Errno::ENOMEM)?;
+        let share = ImportShare::take(&self.budget, row.len(), bytes).ok_or(Errno::ENOMEM)?;
         Extent::map_row(&row, access, share)
             .map_err(|error| crate::memory_from_daemon::errno(&error))
     }

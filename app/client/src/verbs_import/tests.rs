@@ -1,8 +1,8 @@
 //! Tests imports with more than one importer, or connection.
 
-use super::exporter::{Door, Exported, Exporter, Importer, Owner};
+use super::exporter::{ExportListener, ExportedObjects, Exporter, Importer, PageOwner};
 use super::page_move_budget::{now, pass};
-use super::peer_socket_thread::Service;
+use super::peer_socket_thread::PeerSocketThread;
 use crate::testing::hostile_importer::Ready;
 use omniverb_device::Region;
 use omniverb_session::verbs_import::{self, Ask, Notice};
@@ -19,7 +19,7 @@ struct Process {
     exporter: Mutex<Weak<Exporter>>,
 }
 
-impl Exported for Process {
+impl ExportedObjects for Process {
     fn has_domain(&self, _: u32) -> bool {
         false
     }
@@ -53,11 +53,11 @@ fn hear(from: &OwnedFd) -> Notice {
 fn destruction_waits_for_the_other_importers() {
     let process = Arc::new(Process::default());
     let objects: Weak<Process> = Arc::downgrade(&process);
-    let service = Arc::<Service>::default();
+    let service = Arc::<PeerSocketThread>::default();
     let exporter = Exporter::new(service.clone(), Ready::the_one());
     *process.exporter.lock().unwrap() = Arc::downgrade(&exporter);
     let (file, door) = seqpacket::pair().unwrap();
-    service.add(Arc::new(Door::new(Arc::new(door), exporter, objects))).unwrap();
+    service.add(Arc::new(ExportListener::new(Arc::new(door), exporter, objects))).unwrap();
     let opened = || {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let open = Ask { what: verbs_import::OPEN, ..Ask::NONE };
@@ -102,7 +102,7 @@ impl Slow {
     }
 }
 
-impl Owner for Slow {
+impl PageOwner for Slow {
     fn with_pages(
         &self,
         _: &Range<usize>,
@@ -121,7 +121,7 @@ impl Owner for Slow {
     }
 }
 
-impl Exported for Slow {
+impl ExportedObjects for Slow {
     fn has_domain(&self, _: u32) -> bool {
         false
     }
@@ -144,7 +144,7 @@ fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
     let (out, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     let process = Arc::new(Slow { memory: Vec::leak(vec![7; 1 << 20]), out, moved });
     let owner: Weak<Slow> = Arc::downgrade(&process);
-    let exporter = Exporter::new(Arc::<Service>::default(), owner.clone());
+    let exporter = Exporter::new(Arc::<PeerSocketThread>::default(), owner.clone());
     let (mut number, mut refused) = (0, 0);
     while now() < 200 * SECOND {
         let (theirs, ours) = seqpacket::pair().unwrap();

@@ -9,7 +9,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use omniverb_client::{Client, Import, ImportedRegion, Offer, generation, is_command_file, lock};
+use omniverb_client::{
+    Client, ExportOffer, Import, ImportedRegion, generation, is_command_file, lock,
+};
 use omniverb_session::verbs_import;
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -87,7 +89,7 @@ enum Door {
     /// There is nothing to import yet.
     Shut(Arc<OwnedFd>),
     Open {
-        _offer: Offer,
+        _offer: ExportOffer,
     },
     Gone,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use omniverb_client::Exported;
+use omniverb_client::ExportedObjects;
 use omniverb_device::Region;
 use omniverb_session::verbs_import;
 use omniverb_sys::try_lock;
@@ -12,7 +12,7 @@ use super::command_file::Family;
 use super::importable_objects::MemoryOf;
 use super::memory_region;
 
-impl Exported for Family {
+impl ExportedObjects for Family {
     fn has_domain(&self, handle: u32) -> bool {
         self.domains.get(handle).is_some()
     }

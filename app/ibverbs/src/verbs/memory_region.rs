@@ -8,7 +8,7 @@ use omniverb_abi::{
     IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr,
     ibv_pd,
 };
-use omniverb_client::{Client, ImportedRegion, Wish, lock};
+use omniverb_client::{Client, ImportedRegion, RegistrationRequest, lock};
 use omniverb_device::{RegionKind, access};
 use omniverb_ring::UserMemory;
 use omniverb_session::verbs_import;
@@ -63,7 +63,7 @@ struct Range {
 }
 
 /// What is to be registered of memory of the program's, in a PD that is to be filled in.
-fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
+fn checked(range: Range, flags: u32) -> Result<RegistrationRequest, Errno> {
     let Range { address, length, iova } = range;
     let access = flags & !OPTIONAL;
     let known = access::LOCAL_WRITE
@@ -86,7 +86,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
     if on_demand && address.is_null() && length == usize::MAX {
         // All that the program has and will have.
         let (length, iova) = (MR_BYTES_MAX as usize, 0);
-        return Ok(Wish { pd: 0, address: 0, length, iova, access, extras });
+        return Ok(RegistrationRequest { pd: 0, address: 0, length, iova, access, extras });
     }
     // Pages of the device begin where those of the program do.
     if length == 0
@@ -109,7 +109,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
         }
     }
     let iova = if flags & access::ZERO_BASED != 0 { 0 } else { iova };
-    Ok(Wish { pd: 0, address: address as usize, length, iova, access, extras })
+    Ok(RegistrationRequest { pd: 0, address: address as usize, length, iova, access, extras })
 }
 
 /// Whether memory that comes and goes is there, just before it is used.
@@ -124,14 +124,17 @@ fn is_there(memory: UserMemory) -> bool {
 pub(super) unsafe fn registered(
     pd: *mut ibv_pd,
     address: *mut c_void,
-    wish: Wish,
+    wish: RegistrationRequest,
     of: MemoryOf,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's promise.
     unsafe {
         let context = ContextShell::of((*pd).context);
         let length = if matches!(of, MemoryOf::Nobody) { 0 } else { wish.length };
-        let region = match context.client.register(Wish { pd: PdShell::of(pd).number(), ..wish }) {
+        let region = match context
+            .client
+            .register(RegistrationRequest { pd: PdShell::of(pd).number(), ..wish })
+        {
             Ok(region) => region,
             Err(errno) => return null(refused!(errno, "ibv_reg_mr: {}", of_daemon(errno))),
         };
@@ -218,7 +221,7 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             Err(errno) => return fail(INPUT, errno),
         };
         let pd = if changes(IBV_REREG_MR_CHANGE_PD) { pd } else { state.pd };
-        let wish = Wish { pd: PdShell::of(pd).number(), ..wish };
+        let wish = RegistrationRequest { pd: PdShell::of(pd).number(), ..wish };
         let client = &ContextShell::of(shell.mr.context).client;
         // Another process imports it anew, when it is another one: that needs the lock.
         let family = &ContextShell::of(shell.mr.context).family;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use omniverb_abi::ibv_qp_attr;
-use omniverb_client::Receivers;
+use omniverb_client::SharedQueuePairs;
 use omniverb_device::{Qp, QpMask};
 use omniverb_session::shared_qp::Attributes;
 use omniverb_terms::{Errno, Qpn};
@@ -12,7 +12,7 @@ use super::qp_attr::{check, known, modify};
 use super::qp_attr_codec::{attr_of, words};
 use super::xrc_domain::Area;
 
-impl Receivers for Area {
+impl SharedQueuePairs for Area {
     fn hold(&self, number: Qpn) -> bool {
         self.begin_hold(number)
     }

@@ -16,7 +16,9 @@ use omniverb_abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_qp, ibv_xrcd,
     ibv_xrcd_init_attr,
 };
-use omniverb_client::{Client, Membership, OpenedQp, Part, Receivers, generation, lock};
+use omniverb_client::{
+    Client, DomainPart, Membership, OpenedQp, SharedQueuePairs, generation, lock,
+};
 use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
 use omniverb_terms::{Errno, Qpn};
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -98,8 +100,8 @@ impl Area {
             let (prefix, number) = (prefix(claim.file), claim.part);
             let socket = claim.socket.as_ref()?.try_clone().ok()?;
             let file = file.try_clone_to_owned().ok()?;
-            let receivers: Weak<dyn Receivers> = self.me.clone();
-            let part = Part { prefix, number, socket, file, receivers };
+            let receivers: Weak<dyn SharedQueuePairs> = self.me.clone();
+            let part = DomainPart { prefix, number, socket, file, receivers };
             client.join_domain(&self.domain, part).ok().map(Arc::new)
         };
         let mut membership = lock(&self.membership);
