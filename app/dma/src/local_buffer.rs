@@ -7,7 +7,7 @@ use omniverb_announce::AnnouncedBuffer;
 use crate::registered_memory::Memory;
 
 /// Memory that all nodes know of.
-pub struct Own {
+pub struct LocalBuffer {
     pub(crate) memory: Memory,
     /// As it is announced.
     pub(crate) what: AnnouncedBuffer,
@@ -15,7 +15,7 @@ pub struct Own {
     users: AtomicU32,
 }
 
-impl Own {
+impl LocalBuffer {
     pub(crate) fn new(memory: Memory, what: AnnouncedBuffer) -> Self {
         Self { memory, what, users: AtomicU32::new(0) }
     }

@@ -8,11 +8,11 @@ use omniverb_session::verbs_import;
 use omniverb_sys::try_lock;
 use omniverb_terms::{Errno, Rkey};
 
-use super::command_file::Family;
+use super::command_file::SharedCommandFile;
 use super::importable_objects::MemoryOf;
 use super::memory_region;
 
-impl ExportedObjects for Family {
+impl ExportedObjects for SharedCommandFile {
     fn has_domain(&self, handle: u32) -> bool {
         self.domains.get(handle).is_some()
     }

@@ -15,9 +15,9 @@ use omniverb_session::verbs_import;
 use omniverb_sys::{memory_probe, page_protection::Needs};
 use omniverb_terms::{Errno, Rkey};
 
-use super::command_file::Family;
+use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
-use super::importable_objects::{MemoryOf, Registered, State};
+use super::importable_objects::{ImportableRegion, MemoryOf, State};
 use super::object_limits::MR_BYTES_MAX;
 use super::protection_domain::PdShell;
 use crate::errno::{null, set_errno};
@@ -27,7 +27,7 @@ use crate::refusal_log::{of_daemon, refused};
 #[repr(C)]
 struct MrShell {
     mr: ibv_mr,
-    of: Arc<Registered>,
+    of: Arc<ImportableRegion>,
 }
 
 /// Access flags that a client may ask for and a device may ignore.
@@ -154,7 +154,7 @@ pub(super) unsafe fn registered(
             rkey: rkey.0,
         };
         let state = Mutex::new(State { region, rkey, pd, address, length });
-        let of = Arc::new(Registered { state, of });
+        let of = Arc::new(ImportableRegion { state, of });
         context.family.regions.add(mr.handle, of.clone());
         Box::into_raw(Box::new(MrShell { mr, of })).cast()
     }
@@ -298,9 +298,9 @@ pub unsafe extern "C" fn ov_ibv_reg_mr_iova2(
 /// # Safety
 /// The PD that it is counted by is live, if it is in the table.
 pub(super) unsafe fn deregister(
-    family: &Family,
+    family: &SharedCommandFile,
     client: &Client,
-    of: &Arc<Registered>,
+    of: &Arc<ImportableRegion>,
 ) -> Result<(), Errno> {
     let state = lock(&of.state);
     let handle = state.region.lkey.0;
@@ -383,11 +383,11 @@ pub unsafe extern "C" fn ov_ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 }
 
 /// A region of another process's.
-fn imported(pd: *mut ibv_pd, of: Arc<ImportedRegion>) -> Arc<Registered> {
+fn imported(pd: *mut ibv_pd, of: Arc<ImportedRegion>) -> Arc<ImportableRegion> {
     let region = of.region().clone();
     let (rkey, length, address) = (of.rkey, region.memory.len(), core::ptr::null_mut());
     let state = Mutex::new(State { region, rkey, pd, address, length });
-    Arc::new(Registered { state, of: MemoryOf::Elsewhere(of) })
+    Arc::new(ImportableRegion { state, of: MemoryOf::Elsewhere(of) })
 }
 
 /// Why a region of another process's cannot be had.

@@ -10,9 +10,9 @@ use omniverb_terms::{Errno, Qpn};
 
 use super::qp_attr::{check, known, modify};
 use super::qp_attr_codec::{attr_of, words};
-use super::xrc_domain::Area;
+use super::xrc_domain::XrcDomain;
 
-impl SharedQueuePairs for Area {
+impl SharedQueuePairs for XrcDomain {
     fn hold(&self, number: Qpn) -> bool {
         self.begin_hold(number)
     }

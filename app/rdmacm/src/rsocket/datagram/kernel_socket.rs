@@ -14,22 +14,22 @@ fn failed(error: rustix::io::Errno) -> Errno {
 
 /// Of which addresses a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum AddressFamily {
     Four,
     Six,
 }
 
-impl Family {
+impl AddressFamily {
     /// That of an address.
-    pub(crate) fn of(address: SocketAddr) -> Family {
-        if address.is_ipv4() { Family::Four } else { Family::Six }
+    pub(crate) fn of(address: SocketAddr) -> AddressFamily {
+        if address.is_ipv4() { AddressFamily::Four } else { AddressFamily::Six }
     }
 }
 
-fn new(family: Family) -> Result<OwnedFd, Errno> {
+fn new(family: AddressFamily) -> Result<OwnedFd, Errno> {
     let family = match family {
-        Family::Four => AddressFamily::INET,
-        Family::Six => AddressFamily::INET6,
+        AddressFamily::Four => AddressFamily::INET,
+        AddressFamily::Six => AddressFamily::INET6,
     };
     rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed)
 }
@@ -39,14 +39,14 @@ fn name(socket: impl AsFd) -> Result<SocketAddr, Errno> {
 }
 
 /// A socket of the kernel's.
-pub(crate) struct Kernel {
+pub(crate) struct KernelSocket {
     socket: OwnedFd,
-    family: Family,
+    family: AddressFamily,
 }
 
-impl Kernel {
-    pub(crate) fn new(family: Family) -> Result<Kernel, Errno> {
-        Ok(Kernel { socket: new(family)?, family })
+impl KernelSocket {
+    pub(crate) fn new(family: AddressFamily) -> Result<KernelSocket, Errno> {
+        Ok(KernelSocket { socket: new(family)?, family })
     }
 
     /// Its number, which is also the program's number of the whole.
@@ -54,7 +54,7 @@ impl Kernel {
         self.socket.as_raw_fd()
     }
 
-    pub(crate) fn family(&self) -> Family {
+    pub(crate) fn family(&self) -> AddressFamily {
         self.family
     }
 
@@ -78,8 +78,8 @@ impl Kernel {
         let mut own = name(&self.socket)?;
         if own.port() == 0 {
             let any: IpAddr = match self.family {
-                Family::Six => Ipv6Addr::UNSPECIFIED.into(),
-                Family::Four => Ipv4Addr::UNSPECIFIED.into(),
+                AddressFamily::Six => Ipv6Addr::UNSPECIFIED.into(),
+                AddressFamily::Four => Ipv4Addr::UNSPECIFIED.into(),
             };
             self.bind((any, 0).into())?;
             own = name(&self.socket)?;
