@@ -19,7 +19,7 @@ use crate::license_notices;
 use crate::man_pages;
 use crate::preload_names;
 use crate::run_program::{cargo, output, replace, root, run as execute, target_directory};
-use crate::symbol_tables::{Status, Table};
+use crate::symbol_tables::{Table, VerbStatus};
 
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
@@ -164,7 +164,7 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     std::fs::create_dir_all(&work)?;
     let objects = compile(library, &work)?;
     check_functions(&table, objects.iter().chain([&archive]))?;
-    let parts = Parts {
+    let parts = LinkInputs {
         script: work.join("library.map"),
         entries: work.join("entries.S"),
         jumps: work.join("glibc.S"),
@@ -202,7 +202,7 @@ fn check_functions<'a>(table: &Table, parts: impl Iterator<Item = &'a PathBuf>) 
         let symbol = function.trim_start_matches("ov_");
         let listed = table.nodes.values().find_map(|symbols| symbols.get(symbol));
         match listed.map(|symbol| symbol.status) {
-            Some(Status::Unsupported) => {
+            Some(VerbStatus::Unsupported) => {
                 bail!("{function} exists, but symbols.toml calls {symbol} unsupported")
             }
             _ => bail!("{function} exists, but symbols.toml does not list {symbol}"),
@@ -212,7 +212,7 @@ fn check_functions<'a>(table: &Table, parts: impl Iterator<Item = &'a PathBuf>) 
 }
 
 /// What is linked together.
-struct Parts {
+struct LinkInputs {
     script: PathBuf,
     entries: PathBuf,
     jumps: PathBuf,
@@ -234,7 +234,7 @@ fn compile(library: &Library, work: &Path) -> Result<Vec<PathBuf>> {
     Ok(objects)
 }
 
-fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> {
+fn link(library: &Library, to: &Path, parts: &LinkInputs, debug: bool) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
     cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));

@@ -25,7 +25,7 @@ const OWN: [&str; 2] = ["omniverb_sockets_describe", "omniverb_sockets_keep"];
 /// The whole table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Names {
+pub(crate) struct PreloadNames {
     pub pass: Vec<String>,
     /// A function of ours, and the names before which it looks.
     pub look: BTreeMap<String, Vec<String>>,
@@ -36,7 +36,7 @@ pub(crate) struct Names {
     pub hidden: BTreeMap<String, Vec<String>>,
 }
 
-impl Names {
+impl PreloadNames {
     pub(crate) fn read() -> Result<Self> {
         let path = root().join(TABLE);
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -68,7 +68,7 @@ pub(crate) fn build() -> Result<()> {
         println!("no dist/lib/{SONAME}: its entry points are for x86-64 only");
         return Ok(());
     }
-    let names = Names::read()?;
+    let names = PreloadNames::read()?;
     // Always as it is shipped: what unwinds through it must find no frames that stop it.
     execute(cargo().args(["build", "-p", PACKAGE, "--lib", "--profile", "shim"]))?;
     let target = target_directory()?;
@@ -103,7 +103,7 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
     execute(&mut cc)
 }
 
-fn script(names: &Names) -> String {
+fn script(names: &PreloadNames) -> String {
     let mut out = String::from("/* Made from names.toml. */\n{\n  global:\n");
     names.interposed().chain(OWN).for_each(|name| _ = writeln!(out, "    {name};"));
     out.push_str("  local: *;\n};\n");
@@ -159,7 +159,7 @@ fn head() -> String {
 }
 
 /// The assembly file.
-fn entries(names: &Names) -> String {
+fn entries(names: &PreloadNames) -> String {
     let mut out = head();
     for name in &names.pass {
         let body = format!("    jmp *ov_next_{name}(%rip)\n");

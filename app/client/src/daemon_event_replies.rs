@@ -71,9 +71,12 @@ mod tests {
         answers.push(ours.as_fd(), answer(u64::MAX).into());
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for token in 0..pushed {
-            let (length, _) =
-                seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)
-                    .unwrap();
+            let (length, _) = seqpacket::receive(
+                daemon.as_fd(),
+                &mut bytes,
+                seqpacket::BlockingMode::NonBlocking,
+            )
+            .unwrap();
             let (_, found) = omniverb_session::decode(&bytes[..length]).unwrap();
             assert_eq!(found, answer(token).into());
             answers.flush(ours.as_fd());

@@ -334,7 +334,8 @@ mod tests {
     fn answer(daemon: &OwnedFd, reply: impl FnOnce(Message) -> Message) -> Message {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, _) =
-            seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+                .unwrap();
         let (tag, asked) = decode(&bytes[..length]).unwrap();
         let length = encode(tag, &reply(asked.clone()), &mut bytes);
         seqpacket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
@@ -393,7 +394,7 @@ mod tests {
                 seqpacket::receive(
                     end.as_fd(),
                     &mut [0; MESSAGE_BYTES_MAX],
-                    seqpacket::Mode::NonBlocking
+                    seqpacket::BlockingMode::NonBlocking
                 ),
                 Ok((0, _))
             )

@@ -5,7 +5,7 @@ use crate::daemon_listener::DaemonListener;
 use crate::deferred_tasks::DeferredCall;
 use crate::spawn_thread::{spawn_listener, spawn_quietly};
 use omniverb_session::Message;
-use omniverb_sys::Sleeper;
+use omniverb_sys::DoorbellSleeper;
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 /// What others share with the thread.
 pub(crate) struct Progress {
     /// Its sleep, which the peers' bells end, too.
-    pub(crate) sleep: Sleeper,
+    pub(crate) sleep: DoorbellSleeper,
     pub(crate) daemon_listener: Arc<DaemonListener>,
     started: AtomicBool,
     /// Something came that there was no room for: the thread looks again by itself.
@@ -32,7 +32,7 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new() -> Result<Arc<Progress>, Errno> {
         Ok(Arc::new(Progress {
-            sleep: Sleeper::new(spawn_listener),
+            sleep: DoorbellSleeper::new(spawn_listener),
             daemon_listener: DaemonListener::new()?,
             started: AtomicBool::new(false),
             comes_back: AtomicBool::new(false),

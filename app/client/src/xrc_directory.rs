@@ -12,7 +12,7 @@ use omniverb_device::Domain;
 use omniverb_session::body::{HandOver, HandedOver, OpenQp, QpOpened};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use omniverb_sys::{EventFd, lock, record_lock};
 use omniverb_terms::{Errno, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -251,11 +251,11 @@ impl DomainMember {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..AT_ONCE {
             match unsolicited_fds::receive_from(self.part.socket.as_fd(), &mut bytes) {
-                Ok((Plain::Message(length), from)) => {
+                Ok((PlainMessage::Message(length), from)) => {
                     let from = from.and_then(|from| self.part_at(from));
                     heard.extend(from.and_then(|from| understood(&bytes[..length], from)));
                 }
-                Ok((Plain::Descriptors, _)) => {
+                Ok((PlainMessage::Descriptors, _)) => {
                     let _ = recv(&self.part.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,

@@ -8,7 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use omniverb_abi::*;
 use omniverb_session::cm::CmAddress;
-use omniverb_sys::refusal_log::{self, Said};
+use omniverb_sys::refusal_log::{self, LoggedReasons};
 use omniverb_terms::Errno;
 
 use crate::c_sockaddr;
@@ -42,13 +42,13 @@ const ERRNOS: usize = 128;
 pub(crate) struct LoggedCall {
     name: &'static str,
     attempt: AttemptedStep,
-    said: Said<ERRNOS>,
+    said: LoggedReasons<ERRNOS>,
 }
 
 impl LoggedCall {
     /// A call of this name.
     pub(crate) const fn new(name: &'static str, attempt: AttemptedStep) -> LoggedCall {
-        LoggedCall { name, attempt, said: Said::none() }
+        LoggedCall { name, attempt, said: LoggedReasons::none() }
     }
 
     /// The result; if there is a reason, and it is wanted, that is said.
@@ -150,7 +150,7 @@ fn of_event(event: u32, status: i32) -> Option<&'static str> {
 /// # Safety
 /// `id` is live.
 pub(crate) unsafe fn failed(id: *mut rdma_cm_id, event: u32, status: i32) {
-    static SAID: Said<2048> = Said::none();
+    static SAID: LoggedReasons<2048> = LoggedReasons::none();
     let Some(reason) = of_event(event, status) else { return };
     if !SAID.first(event as usize * 128 + status.unsigned_abs() as usize % 128) {
         return;

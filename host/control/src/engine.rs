@@ -17,8 +17,8 @@ use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
 use omniverb_sys::clock;
-use omniverb_sys::thread_watchdog::Pulses;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::thread_watchdog::ThreadPulses;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd, VnicPlace};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, UnderlayRoute, VnicId};
 use std::io;
@@ -76,11 +76,11 @@ pub(crate) struct Packets {
     groups: LimitGroups,
     /// Started for the first vNIC that needs it.
     relay: Option<UnderlayRelay>,
-    pulses: Pulses,
+    pulses: ThreadPulses,
 }
 
 impl Packets {
-    pub(crate) fn start(pulses: &Pulses, kept_bytes: usize) -> io::Result<Packets> {
+    pub(crate) fn start(pulses: &ThreadPulses, kept_bytes: usize) -> io::Result<Packets> {
         let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
         let engine = Engine::start(&settings)?;
         let groups = LimitGroups::default();
@@ -103,7 +103,7 @@ impl Packets {
     }
 
     /// Serves a vNIC of this holder by these sockets. `services`: its queue pair 1 in packets.
-    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>, holder: &Holder, services: Qpn) {
+    pub(crate) fn open(&self, vnic: VnicId, port: Arc<UdpPort>, holder: &Holder, services: Qpn) {
         self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into(), services });
     }
 
@@ -328,7 +328,7 @@ pub(crate) struct Recorder(recorder::Recorder);
 
 impl Recorder {
     /// `bytes`: what all captures together may keep until it is written.
-    pub(crate) fn start(pulses: &Pulses, bytes: usize) -> io::Result<Recorder> {
+    pub(crate) fn start(pulses: &ThreadPulses, bytes: usize) -> io::Result<Recorder> {
         Ok(Recorder(recorder::Recorder::start(pulses.minor("recorder"), bytes)?))
     }
 

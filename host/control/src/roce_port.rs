@@ -1,6 +1,6 @@
 //! Tracks the sockets of a vNIC's UDP port 4791, and the links that wait for them.
 
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::EngineEnd;
 use omniverb_terms::{Operations, Qpn, UnderlayRoute};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ enum State {
     /// The helper is at it, or will be again; it has found the port in use so many times.
     Asked(u32),
     /// There they are; the engine has them, too.
-    Open(Arc<Port>),
+    Open(Arc<UdpPort>),
     /// There were none to be had at that time.
     Failed(u64),
 }
@@ -76,7 +76,7 @@ impl Groups {
     }
 }
 
-fn leave_group(port: &Port, underlay: &UnderlayRoute) {
+fn leave_group(port: &UdpPort, underlay: &UnderlayRoute) {
     // An interface that is gone has taken it along.
     let _ = port.leave_group(underlay.remote, underlay.local, underlay.interface);
 }
@@ -125,7 +125,7 @@ impl VnicPort {
     }
 
     /// The sockets are open: the links that waited for them. `None` if none wants them any more.
-    pub(crate) fn opened(&mut self, port: Arc<Port>) -> Option<Vec<EngineEnd>> {
+    pub(crate) fn opened(&mut self, port: Arc<UdpPort>) -> Option<Vec<EngineEnd>> {
         self.settle(State::Open(port))
     }
 
@@ -144,7 +144,7 @@ impl VnicPort {
     }
 
     /// The vNIC needs them no more. What was open.
-    pub(crate) fn close(&mut self) -> Option<Arc<Port>> {
+    pub(crate) fn close(&mut self) -> Option<Arc<UdpPort>> {
         self.groups = Groups::default();
         match std::mem::take(&mut self.state) {
             State::Open(port) => Some(port),
@@ -153,7 +153,7 @@ impl VnicPort {
     }
 
     /// The sockets, if they are open.
-    pub(crate) fn open(&self) -> Option<&Port> {
+    pub(crate) fn open(&self) -> Option<&UdpPort> {
         match &self.state {
             State::Open(port) => Some(port),
             _ => None,
@@ -161,7 +161,7 @@ impl VnicPort {
     }
 
     /// The sockets, if they are open, to share with another owner.
-    pub(crate) fn shared(&self) -> Option<Arc<Port>> {
+    pub(crate) fn shared(&self) -> Option<Arc<UdpPort>> {
         match &self.state {
             State::Open(port) => Some(port.clone()),
             _ => None,

@@ -7,7 +7,7 @@ use omniverb_pacer::{Limit, SharedLimiter};
 use omniverb_psp::TenantKey;
 use omniverb_psp::tunnel::Refusal;
 use omniverb_ring::Window;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Operations, Qpn, Rkey, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Status;
@@ -94,7 +94,7 @@ pub mod feature {
 pub struct Encryption {
     /// The port of PSP in its network namespace. `None`: it could not be opened, and nothing
     /// passes.
-    pub port: Option<Arc<Port>>,
+    pub port: Option<Arc<UdpPort>>,
     /// The keys of its tenant, the newest first.
     pub keys: Vec<TenantKey>,
     /// The lifetime of a master key.
@@ -164,7 +164,7 @@ pub enum Command {
         /// One that is not served yet.
         vnic: VnicId,
         /// Opened in its network namespace.
-        port: Arc<Port>,
+        port: Arc<UdpPort>,
         /// The holder that memory kept for it counts for.
         holder: HolderPath,
         /// The number of its queue pair 1 in packets.

@@ -23,7 +23,7 @@ impl Client {
         self.progress.flush_answers(&events);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..EVENTS_AT_ONCE {
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             match seqpacket::receive_kept(events.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return self.session.lost_events(&events),
                 Ok((length, files)) => match decode(&bytes[..length]) {

@@ -9,7 +9,7 @@ use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;
 use omniverb_session::body::LinkReady;
-use omniverb_sys::{Extent, Sleeper};
+use omniverb_sys::{DoorbellSleeper, Extent};
 use omniverb_terms::{Errno, Operations};
 use std::os::fd::OwnedFd;
 
@@ -116,13 +116,13 @@ impl PeerDoorbells {
     }
 
     /// Bells with links are to wake us, those without no more.
-    pub(crate) fn hear_all(&self, shared: &Shared, sleep: &Sleeper) {
+    pub(crate) fn hear_all(&self, shared: &Shared, sleep: &DoorbellSleeper) {
         let over = self.review(sleep);
         over.iter().for_each(|bell| shared.bells.remove(bell));
     }
 
     /// The peer process of a bell is gone.
-    pub(super) fn close(&self, bell: u64, shared: &Shared, sleep: &Sleeper) {
+    pub(super) fn close(&self, bell: u64, shared: &Shared, sleep: &DoorbellSleeper) {
         let over = self.remove(self.name(bell), sleep);
         over.iter().for_each(|bell| shared.bells.remove(bell));
     }

@@ -17,7 +17,7 @@ pub(crate) use self::opener_connections::{Opener, Openers};
 
 use crate::spawn_thread::spawn_quietly;
 use crate::verbs_import::PeerSocket;
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,10 +58,10 @@ impl<T: OnProcessEnd> PeerSocket for WatchedProcess<T> {
 /// is gone, or says what no correct one says.
 fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     match unsolicited_fds::receive(socket, buffer) {
-        Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
+        Ok(PlainMessage::Message(length)) => Some(length).filter(|length| *length > 0),
         // Left there for the thread that closes the socket (`hang_up`): this thread hears all the
         // others.
-        Ok(Plain::Descriptors) => None,
+        Ok(PlainMessage::Descriptors) => None,
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
         Err(_) => None,
     }

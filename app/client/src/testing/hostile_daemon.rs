@@ -107,7 +107,8 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
     let (events, theirs) = seqpacket::pair()?;
     let mut numbers = 0x100;
     loop {
-        let (length, _) = seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking)?;
+        let (length, _) =
+            seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)?;
         let Ok((tag, call)) = decode(&bytes[..length]) else { return Ok(()) };
         numbers += 1;
         if let Message::Hello(_) = call {
@@ -121,7 +122,7 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
         let plan = plans().pop_front();
         let plan = plan.unwrap_or_default();
         while let Ok((length @ 1.., _)) =
-            seqpacket::receive(events.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)
+            seqpacket::receive(events.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
         {
             if let Ok((_, Message::Adopted(adopted))) = decode(&bytes[..length]) {
                 *lock(&ADOPTED) = Some(adopted);

@@ -130,7 +130,7 @@ pub fn imports(bytes: &[u8]) {
         importer.take(&ask);
         let mut answer = [0; verbs_import::BYTES_MAX];
         let answered =
-            seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::Mode::NonBlocking);
+            seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::BlockingMode::NonBlocking);
         if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
             answer[byte(7) as usize % verbs_import::BYTES_MAX] ^= step[0];

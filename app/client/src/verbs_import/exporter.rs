@@ -12,7 +12,7 @@ use super::peer_socket_thread::{PeerSocket, PeerSocketThread};
 use crate::spawn_thread::spawn_quietly;
 use omniverb_device::Region;
 use omniverb_session::verbs_import::{self, Ask, Notice};
-use omniverb_sys::seqpacket::{self, Mode};
+use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::{HashMap, HashSet};
@@ -139,7 +139,7 @@ impl PeerSocket for ExportListener {
     /// One at a time: an importer that has gone meanwhile makes room.
     fn hear(&self) -> bool {
         let mut bytes = [0; verbs_import::BYTES_MAX];
-        match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+        match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
             // No process has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
@@ -175,7 +175,7 @@ impl PeerSocket for Importer {
                 return false;
             }
             let mut bytes = [0; verbs_import::BYTES_MAX];
-            match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+            match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
                     if !ask.is_some_and(|ask| self.take(&ask)) {

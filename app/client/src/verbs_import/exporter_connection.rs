@@ -5,7 +5,7 @@ use super::outbox::Outbox;
 use super::peer_socket_thread::PeerSocket;
 use omniverb_device::Shared;
 use omniverb_session::verbs_import::{self, Ask, Notice};
-use omniverb_sys::seqpacket::{self, Mode};
+use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
@@ -74,15 +74,16 @@ impl PeerSocket for ExporterConnection {
 
     fn hear(&self) -> bool {
         let mut bytes = [0; verbs_import::BYTES_MAX];
-        let goes_on = match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
-            Ok((length, files)) => {
-                self.take(Notice::read(&bytes[..length]), files)
-                    && self.outbox.flush(self.socket.as_fd()).is_some()
-            }
-            // No room for a descriptor that came along: the question has no answer.
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => true,
-            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
-        };
+        let goes_on =
+            match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
+                Ok((length, files)) => {
+                    self.take(Notice::read(&bytes[..length]), files)
+                        && self.outbox.flush(self.socket.as_fd()).is_some()
+                }
+                // No room for a descriptor that came along: the question has no answer.
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => true,
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            };
         if goes_on {
             return true;
         }

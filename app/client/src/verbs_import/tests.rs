@@ -6,7 +6,7 @@ use super::peer_socket_thread::PeerSocketThread;
 use crate::testing::hostile_importer::Ready;
 use omniverb_device::Region;
 use omniverb_session::verbs_import::{self, Ask, Notice};
-use omniverb_sys::seqpacket::{self, Mode};
+use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_terms::{Errno, Rkey};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,7 +45,7 @@ fn say(to: &OwnedFd, what: u32, tag: u64) {
 
 fn hear(from: &OwnedFd) -> Notice {
     let mut bytes = [0; verbs_import::BYTES_MAX];
-    let (length, _) = seqpacket::receive(from.as_fd(), &mut bytes, Mode::Blocking).unwrap();
+    let (length, _) = seqpacket::receive(from.as_fd(), &mut bytes, BlockingMode::Blocking).unwrap();
     Notice::read(&bytes[..length]).unwrap()
 }
 

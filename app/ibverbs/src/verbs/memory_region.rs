@@ -12,7 +12,7 @@ use omniverb_client::{Client, ImportedRegion, RegistrationRequest, lock};
 use omniverb_device::{RegionKind, access};
 use omniverb_ring::UserMemory;
 use omniverb_session::verbs_import;
-use omniverb_sys::{memory_probe, page_protection::Needs};
+use omniverb_sys::{memory_probe, page_protection::NeededAccess};
 use omniverb_terms::{Errno, Rkey};
 
 use super::command_file::SharedCommandFile;
@@ -100,8 +100,8 @@ fn checked(range: Range, flags: u32) -> Result<RegistrationRequest, Errno> {
     }
     if !on_demand {
         let needs = match access & access::LOCAL_WRITE {
-            0 => Needs::Reading,
-            _ => Needs::Writing,
+            0 => NeededAccess::Reading,
+            _ => NeededAccess::Writing,
         };
         if !memory_probe::is_usable(address as usize, length, needs) {
             let why = "memory that is not mapped, or not for that access";

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use omniverb_abi::ibv_pd;
 use omniverb_client::generation;
-use omniverb_ring::{Lender, Lending, NoMemory};
+use omniverb_ring::{Lender, MemoryLender, NoMemory};
 use omniverb_terms::Errno;
 
 use crate::refusal_log::refused;
@@ -73,7 +73,7 @@ pub(super) struct Loans {
 
 impl Loans {
     /// The lender that is looked for, which may not be there.
-    pub(super) fn lending(loans: &Option<Arc<Loans>>) -> Lending {
+    pub(super) fn lending(loans: &Option<Arc<Loans>>) -> MemoryLender {
         loans.clone().map(|loans| loans as Arc<dyn Lender>)
     }
 

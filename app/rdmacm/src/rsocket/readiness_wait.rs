@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 
 use libc::{POLLIN, pollfd};
 use omniverb_sys::clock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::eintr_restart;
@@ -112,17 +112,19 @@ pub(crate) enum WaitLimit {
 
 impl WaitLimit {
     /// Of a call that waits, or does not.
-    pub(crate) fn of(mode: Mode) -> WaitLimit {
+    pub(crate) fn of(mode: BlockingMode) -> WaitLimit {
         match mode {
-            Mode::Blocking => WaitLimit::Endless,
-            Mode::NonBlocking => WaitLimit::None,
+            BlockingMode::Blocking => WaitLimit::Endless,
+            BlockingMode::NonBlocking => WaitLimit::None,
         }
     }
 
     /// The same, but no longer than so many nanoseconds if there are some.
-    pub(crate) fn limited(mode: Mode, limit: Option<u64>) -> WaitLimit {
+    pub(crate) fn limited(mode: BlockingMode, limit: Option<u64>) -> WaitLimit {
         match (mode, limit) {
-            (Mode::Blocking, Some(limit)) => WaitLimit::Limited(clock::now().saturating_add(limit)),
+            (BlockingMode::Blocking, Some(limit)) => {
+                WaitLimit::Limited(clock::now().saturating_add(limit))
+            }
             _ => WaitLimit::of(mode),
         }
     }

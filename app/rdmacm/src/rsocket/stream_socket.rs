@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use libc::{O_NONBLOCK, sockaddr};
 use omniverb_abi::*;
 use omniverb_sys::lock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::buffer_settings::Settings;
@@ -143,10 +143,10 @@ impl Inner {
     }
 
     /// Of a call with these flags.
-    pub(crate) fn mode(&self, flags: c_int) -> Mode {
+    pub(crate) fn mode(&self, flags: c_int) -> BlockingMode {
         match (self.flags & O_NONBLOCK, flags & libc::MSG_DONTWAIT) {
-            (0, 0) => Mode::Blocking,
-            _ => Mode::NonBlocking,
+            (0, 0) => BlockingMode::Blocking,
+            _ => BlockingMode::NonBlocking,
         }
     }
 

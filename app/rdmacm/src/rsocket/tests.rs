@@ -11,7 +11,7 @@ use std::{fs, thread};
 use libc::{AF_INET, EAGAIN, ENODEV, O_NONBLOCK, POLLERR, POLLIN, SOCK_STREAM, pollfd};
 use omniverb_abi::*;
 use omniverb_sys::clock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::buffer_settings::Settings;
@@ -126,7 +126,7 @@ fn signals_end_other_waiting_unless_their_handlers_say_that_it_goes_on() {
     let _alone = alone();
     assert_eq!(interrupted(0, WaitLimit::Endless), Err(crate::errno::of(libc::EINTR)));
     assert_eq!(interrupted(libc::SA_RESTART, WaitLimit::Endless), Ok(()));
-    let limited = WaitLimit::limited(Mode::Blocking, Some(600_000_000_000));
+    let limited = WaitLimit::limited(BlockingMode::Blocking, Some(600_000_000_000));
     assert_eq!(interrupted(libc::SA_RESTART, limited), Err(crate::errno::of(libc::EINTR)));
 }
 

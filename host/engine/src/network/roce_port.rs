@@ -1,7 +1,7 @@
 //! Sends and receives on a vNIC's UDP port (4791, or PSP's), by sockets or a machine's proxy.
 
-use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
-use omniverb_sys::udp_socket::{Port, Sender};
+use omniverb_sys::proxied_udp::{MESSAGE_MAX, ProxiedHeader, ProxiedMessage, ProxiedSocket};
+use omniverb_sys::udp_socket::{UdpPort, UdpSender};
 use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
@@ -61,7 +61,7 @@ pub(crate) enum Sent {
 /// The sockets of one vNIC: one to receive and one to send for each address family, or none where
 /// another process carries its datagrams.
 pub(crate) struct Sockets {
-    port: Arc<Port>,
+    port: Arc<UdpPort>,
     /// The carrying process has ended the port.
     over: AtomicBool,
     receivers: Vec<UdpSocketState>,
@@ -69,7 +69,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn new(port: Arc<Port>) -> io::Result<Sockets> {
+    pub(crate) fn new(port: Arc<UdpPort>) -> io::Result<Sockets> {
         let over = AtomicBool::new(false);
         if port.carried().is_some() {
             return Ok(Sockets { port, over, receivers: Vec::new(), senders: Vec::new() });
@@ -83,7 +83,7 @@ impl Sockets {
     }
 
     /// The port, if another process carries it.
-    pub(crate) fn carried(&self) -> Option<Arc<Port>> {
+    pub(crate) fn carried(&self) -> Option<Arc<UdpPort>> {
         self.port.carried().map(|_| self.port.clone())
     }
 
@@ -93,11 +93,11 @@ impl Sockets {
     }
 
     /// Reads the messages of the carrying process. True: there may be more.
-    fn receive_carried(&self, carried: &Carried, mut each: impl FnMut(&Arrival, &[u8])) -> bool {
+    fn receive_carried(&self, carried: &ProxiedSocket, mut each: impl FnMut(&Arrival, &[u8])) -> bool {
         let mut buffer = [0; MESSAGE_MAX];
         for _ in 0..CARRIED_PER_TURN {
             match carried.receive(&mut buffer) {
-                Came::Datagram(head, datagram) => {
+                ProxiedMessage::Datagram(head, datagram) => {
                     let Some(destination) = head.local else { continue };
                     let flow =
                         IcrcFlow { source: head.remote, destination, source_port: head.port };
@@ -107,9 +107,9 @@ impl Sockets {
                     each(&arrival, datagram);
                 }
                 // That we have looked is all that was wanted.
-                Came::Word => {}
-                Came::Nothing => return false,
-                Came::Over => {
+                ProxiedMessage::Word => {}
+                ProxiedMessage::Nothing => return false,
+                ProxiedMessage::Over => {
                     self.over.store(true, Ordering::Relaxed);
                     return false;
                 }
@@ -196,7 +196,7 @@ impl Sockets {
     /// A packet may be sent to a stranger, which leaves the other half of the send buffer to peers.
     pub(crate) fn may_send_to_stranger(&self, to: IpAddr) -> bool {
         let mut senders = self.port.senders().iter();
-        senders.find(|sender| sender.is_ipv6 == to.is_ipv6()).is_none_or(Sender::is_half_free)
+        senders.find(|sender| sender.is_ipv6 == to.is_ipv6()).is_none_or(UdpSender::is_half_free)
     }
 
     /// Sends a train of packets of `segment` bytes. Packets that the network does not take are
@@ -232,14 +232,14 @@ impl Sockets {
 
 /// The carrying process sends each packet by itself, which its kernel numbers zero then.
 fn send_carried<'a>(
-    carried: &Carried,
+    carried: &ProxiedSocket,
     flow: &IcrcFlow,
     interface: u32,
     packets: impl Iterator<Item = &'a [u8]>,
 ) {
     let IcrcFlow { source, destination, .. } = *flow;
     let (local, remote) = (Some(source), destination);
-    let head = Head { local, remote, interface, port: PORT, ecn: CAPABLE };
+    let head = ProxiedHeader { local, remote, interface, port: PORT, ecn: CAPABLE };
     let mut buffer = [0; DATAGRAM_MAX];
     for packet in packets {
         let Some(copy) = buffer.get_mut(..packet.len()) else { continue };

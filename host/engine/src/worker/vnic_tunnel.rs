@@ -5,7 +5,7 @@ use crate::command::Encryption;
 use crate::network::roce_port::{Arrival, Sent, Sockets};
 use omniverb_psp::TenantKey;
 use omniverb_psp::tunnel::{self, Addresses, OutgoingDatagrams, SealOutcome, Tunnel, TunnelEvent};
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{clock, random};
 use omniverb_terms::VnicId;
 use omniverb_wire::IcrcFlow;
@@ -16,7 +16,7 @@ const CALL_BYTES_MAX: usize = 65_000;
 
 /// Encrypts a vNIC's packets.
 pub(super) struct VnicTunnel {
-    port: Option<Arc<Port>>,
+    port: Option<Arc<UdpPort>>,
     sockets: Option<Arc<Sockets>>,
     tunnel: Tunnel,
     alarm: Alarm,
@@ -90,7 +90,7 @@ impl VnicTunnel {
     }
 
     /// Whether it has this port.
-    pub(super) fn has_port(&self, port: Option<&Arc<Port>>) -> bool {
+    pub(super) fn has_port(&self, port: Option<&Arc<UdpPort>>) -> bool {
         match (&self.port, port) {
             (Some(own), Some(port)) => Arc::ptr_eq(own, port),
             (None, None) => true,

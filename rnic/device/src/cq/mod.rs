@@ -22,7 +22,7 @@ use crate::platform::AsyncEvent;
 use crate::qp::CountsLinks;
 use crate::spin_lock::{Guard, Lock};
 use crate::verbs_constants::{Wc, status};
-use omniverb_ring::Lending;
+use omniverb_ring::MemoryLender;
 use omniverb_terms::Qpn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -135,7 +135,7 @@ pub struct Cq {
     /// QPs and SRQs that use it.
     users: AtomicUsize,
     /// Whose memory its entries are in.
-    lending: Lending,
+    lending: MemoryLender,
     shared: Arc<Shared>,
 }
 
@@ -166,7 +166,7 @@ impl Cq {
         (entries, times): (Fifo<Entry>, Fifo<u64>),
         events: Option<Arc<dyn CompletionEvents>>,
         options: CqOptions,
-        lending: Lending,
+        lending: MemoryLender,
     ) -> Arc<Cq> {
         let cq = Arc::new(Cq {
             inner: Lock::new(Inner {

@@ -52,7 +52,7 @@ use crate::spin_lock::{Guard, Lock};
 use crate::verbs_constants::opcode;
 use crate::xrc_domain::Domain;
 use omniverb_ring::shared_window::prefetch_for_write;
-use omniverb_ring::{Lending, Window};
+use omniverb_ring::{MemoryLender, Window};
 use omniverb_terms::{Lkey, Qpn, Service};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -84,7 +84,7 @@ pub struct QpSpec {
     /// Which sends have an entry in the CQ when they succeed.
     pub signaling: Signaling,
     /// Whose memory its receives are in.
-    pub lending: Lending,
+    pub lending: MemoryLender,
 }
 
 /// Which sends have an entry in the CQ when they succeed. Those that fail always have.

@@ -278,7 +278,7 @@ fn wait_for_word(proxy: &OwnedFd, number: u8, until: Instant) {
             return;
         }
         let mut word = [0; 2];
-        match seqpacket::receive(proxy.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(proxy.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking) {
             Ok((2, files)) if files.is_empty() && word != [GOES, number] => {
                 // Of one before that took too long.
             }
@@ -333,7 +333,7 @@ mod tests {
         }
         wait_for_word(&ours, 3, far());
         let mut word = [0; 2];
-        seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking).unwrap();
+        seqpacket::receive(ours.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking).unwrap();
         assert_eq!(word, [GOES, 4], "what is behind it stays");
         // A malformed message ends it, too: too short, with a descriptor, from a closed socket.
         seqpacket::send(theirs.as_fd(), &[GOES], &[]).unwrap();

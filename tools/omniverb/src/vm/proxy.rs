@@ -68,8 +68,11 @@ impl ProxyEnd {
 /// The daemon's last message at a machine socket, or its end.
 pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> ProxyEnd {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = match seqpacket::receive(machine_socket, &mut bytes, seqpacket::Mode::NonBlocking)
-    {
+    let length = match seqpacket::receive(
+        machine_socket,
+        &mut bytes,
+        seqpacket::BlockingMode::NonBlocking,
+    ) {
         Ok((length, _)) => length,
         Err(_) => 0,
     };
@@ -339,7 +342,7 @@ impl Proxy {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_PER_TURN {
             let Some(packets) = &self.packets else { break };
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             let length = match seqpacket::receive(packets.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return Err(last_word(self.machine_socket.as_fd())),
                 Ok((length, _)) => length,

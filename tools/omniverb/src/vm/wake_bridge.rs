@@ -18,7 +18,7 @@ use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::body::Extent as Part;
 use omniverb_session::pair_window::{self, WindowOwner};
 use omniverb_session::vm::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
-use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
+use omniverb_sys::{Access, DoorbellListener, EventFd, Extent, futex, lock};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -46,7 +46,7 @@ fn near_and_far<T>(side: Side, whose: WindowOwner, pages: [T; 2]) -> [T; 2] {
 
 /// The doorbells of all pair windows, as one side has them.
 pub(super) struct WakeBridge {
-    listener: Listener,
+    listener: DoorbellListener,
     far: Arc<Far>,
     near: Arc<Near>,
     /// Pages of this side, by what their doorbells are called.
@@ -127,7 +127,7 @@ impl WakeBridge {
         let far = Arc::new(Far { names, voice, rung });
         let theirs = far.clone();
         let spawn = super::cross_kernel_wakes::spawn;
-        let listener = Listener::naming(spawn, move |numbers| theirs.tell(numbers));
+        let listener = DoorbellListener::naming(spawn, move |numbers| theirs.tell(numbers));
         let (pages, asked) = (Mutex::default(), EventFd::new()?);
         let (all, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let near = Arc::new(Near { pages, asked, all, over });

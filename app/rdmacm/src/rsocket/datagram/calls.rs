@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_TRUNC, iovec, sockaddr, socklen_t};
 use omniverb_sys::lock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::datagram_socket::Inner;
@@ -119,7 +119,7 @@ impl Datagrams {
             // SAFETY: the caller's promise.
             match unsafe { inner.send(to, &mut IovecCursor::new(parts), mode) } {
                 // The queue pair failed meanwhile.
-                Err(Errno::EAGAIN) if mode == Mode::Blocking && !inner.can_send() => {}
+                Err(Errno::EAGAIN) if mode == BlockingMode::Blocking && !inner.can_send() => {}
                 other => return other,
             }
         }

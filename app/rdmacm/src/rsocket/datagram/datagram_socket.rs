@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use libc::{O_NONBLOCK, sockaddr_storage};
 use omniverb_sys::EventFd;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::kernel_socket::{AddressFamily, KernelSocket};
@@ -148,10 +148,10 @@ impl Inner {
     }
 
     /// Of a call with these flags.
-    pub(crate) fn mode(&self, flags: c_int) -> Mode {
+    pub(crate) fn mode(&self, flags: c_int) -> BlockingMode {
         match (self.flags & O_NONBLOCK, flags & libc::MSG_DONTWAIT) {
-            (0, 0) => Mode::Blocking,
-            _ => Mode::NonBlocking,
+            (0, 0) => BlockingMode::Blocking,
+            _ => BlockingMode::NonBlocking,
         }
     }
 
@@ -235,7 +235,7 @@ impl Inner {
         if let Ok(port) = self.open(source) {
             let knock = KernelDatagramHeader { purpose: DatagramPurpose::Answer, qpn: port.qpn() }
                 .encode(source.ip());
-            let _ = self.kernel.send(knock.bytes(), peer, Mode::NonBlocking);
+            let _ = self.kernel.send(knock.bytes(), peer, BlockingMode::NonBlocking);
         }
     }
 
@@ -256,7 +256,7 @@ impl Inner {
         &mut self,
         to: Option<SocketAddr>,
         data: &mut IovecCursor<'_>,
-        mode: Mode,
+        mode: BlockingMode,
     ) -> Result<usize, Errno> {
         let to = to.or(self.connected).ok_or(of(libc::EDESTADDRREQ))?;
         if AddressFamily::of(to) != self.kernel.family() {

@@ -4,7 +4,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -95,10 +95,15 @@ impl KernelSocket {
     }
 
     /// Sends one datagram through the kernel's UDP; `EAGAIN` if it may not wait for room.
-    pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr, mode: Mode) -> Result<(), Errno> {
+    pub(crate) fn send(
+        &self,
+        bytes: &[u8],
+        to: SocketAddr,
+        mode: BlockingMode,
+    ) -> Result<(), Errno> {
         let flags = match mode {
-            Mode::Blocking => SendFlags::NOSIGNAL,
-            Mode::NonBlocking => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            BlockingMode::Blocking => SendFlags::NOSIGNAL,
+            BlockingMode::NonBlocking => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
         };
         rustix::net::sendto(&self.socket, bytes, flags, &to).map(drop).map_err(failed)
     }

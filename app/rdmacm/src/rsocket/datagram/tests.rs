@@ -7,7 +7,7 @@ use std::thread;
 use libc::iovec;
 use omniverb_abi::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use omniverb_sys::clock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
@@ -34,7 +34,7 @@ fn socket() -> (Datagrams, SocketAddr) {
 fn send(inner: &mut Inner, to: SocketAddr, bytes: &[u8]) -> Result<usize, Errno> {
     let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: so many bytes.
-    unsafe { inner.send(Some(to), &mut IovecCursor::new(&[part]), Mode::Blocking) }
+    unsafe { inner.send(Some(to), &mut IovecCursor::new(&[part]), BlockingMode::Blocking) }
 }
 
 fn ten_seconds() -> WaitLimit {
@@ -131,10 +131,12 @@ fn unknown_senders_fill_a_bounded_queue() {
     for _ in 0..most / 16 + 8 {
         let stranger = KernelSocket::new(AddressFamily::Four).unwrap();
         for _ in 0..16 {
-            stranger.send(&[header.bytes(), b"flood"].concat(), address, Mode::Blocking).unwrap();
+            stranger
+                .send(&[header.bytes(), b"flood"].concat(), address, BlockingMode::Blocking)
+                .unwrap();
         }
         // What is neither is passed by.
-        stranger.send(b"something else", address, Mode::Blocking).unwrap();
+        stranger.send(b"something else", address, BlockingMode::Blocking).unwrap();
         flooded.lock().take_all();
     }
     let inner = flooded.lock();
@@ -195,7 +197,7 @@ fn names_are_of_the_sockets_family_only() {
     assert_eq!(hears(&one, &own, 8), 2);
     let knock =
         KernelDatagramHeader { purpose: DatagramPurpose::Answer, qpn: 7 }.encode(source.ip());
-    peer.send(knock.bytes(), address, Mode::Blocking).unwrap();
+    peer.send(knock.bytes(), address, BlockingMode::Blocking).unwrap();
     one.lock().take_all();
     assert_eq!(hears(&one, &own, 8), 2);
     assert_eq!(hears(&one, &own, 7), 3);
@@ -242,8 +244,9 @@ fn what_does_not_fit_is_refused_and_so_is_another_family() {
     assert_eq!(send(&mut one.lock(), second, &[0; 2032]), Ok(2032));
     let endless = iovec { iov_base: core::ptr::null_mut(), iov_len: usize::MAX };
     // SAFETY: it is too long to be looked at.
-    let sent =
-        unsafe { one.lock().send(Some(second), &mut IovecCursor::new(&[endless]), Mode::Blocking) };
+    let sent = unsafe {
+        one.lock().send(Some(second), &mut IovecCursor::new(&[endless]), BlockingMode::Blocking)
+    };
     assert_eq!(sent, Err(crate::errno::of(libc::EMSGSIZE)));
     let six = "[::1]:7".parse().unwrap();
     assert_eq!(send(&mut one.lock(), six, b"x"), Err(crate::errno::of(libc::EAFNOSUPPORT)));

@@ -14,7 +14,7 @@ use crate::worker::thread_sleep::Watcher;
 use crate::worker::vnic::Vnic;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_terms::{Operations, Qpn, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Status;
 use omniverb_wire::{IcrcFlow, PORT};
@@ -28,7 +28,7 @@ impl State {
     pub(super) fn open_vnic(
         &mut self,
         id: VnicId,
-        port: Arc<Port>,
+        port: Arc<UdpPort>,
         (holder, services): (&HolderPath, Qpn),
         watcher: &Watcher,
     ) {

@@ -13,7 +13,7 @@ use crate::worker::link::{Ends, Link};
 use crate::worker::shared_counters::{Counters, Showing};
 use crate::worker::thread_sleep::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{EventFd, Extent, memfd};
 use omniverb_terms::{Operations, Qpn, Rkey, RouteKey, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Ecn;
@@ -199,7 +199,7 @@ fn an_owner_is_told_of_pages_that_are_not_mapped() {
     let (mut state, events) = bench();
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
-    let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let port = Arc::new(UdpPort::carried_by_another(PORT, Box::new(drop)).unwrap());
     state.apply(
         Command::OpenVnic {
             vnic: VICTIM,
@@ -249,7 +249,7 @@ fn handshake(state: &mut State, at: VnicId, from: u8, datagram: &[u8]) {
 #[test]
 fn answers_to_our_questions_pass_a_flood_of_strangers() {
     let (mut state, events) = bench();
-    let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let port = Arc::new(UdpPort::carried_by_another(PORT, Box::new(drop)).unwrap());
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
     state.apply(

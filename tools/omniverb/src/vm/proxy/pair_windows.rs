@@ -38,7 +38,7 @@ impl PairWindows {
     pub(super) fn take(&mut self) -> Result<bool, ProxyEnd> {
         let Some(from) = &self.more else { return Ok(false) };
         let mut word = [0; 2];
-        match seqpacket::receive(from.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(from.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking) {
             Ok((2, files)) => match (word, files.into_iter().next()) {
                 ([pair_windows::GOES, number], None) => {
                     let bit = bit(number).ok_or(ProxyEnd::Broken)?;

@@ -28,7 +28,7 @@ fn without(refused: &'static str) -> impl FnOnce(UnixStream) + Send + 'static {
         let mut bytes = [0; 4096];
         let end: OwnedFd = socket.try_clone().unwrap().into();
         while let Ok((length @ 1.., came)) =
-            seqpacket::receive(end.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
+            seqpacket::receive(end.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
         {
             files += came.len();
             let said: serde_json::Value = serde_json::from_slice(&bytes[..length]).unwrap();
