@@ -1,6 +1,6 @@
 //! Lets parts of the client ask the daemon, and leave calls to the thread that makes them.
 
-use crate::deferred_tasks::DeferredCall;
+use crate::deferred_daemon_calls::DeferredCall;
 use omniverb_session::Message;
 use omniverb_terms::Errno;
 

@@ -1,7 +1,7 @@
 //! What the device asks of the world: answered without blocking, the rest is left to the progress
 //! thread.
 
-use crate::deferred_tasks::DeferredCall;
+use crate::deferred_daemon_calls::DeferredCall;
 use crate::progress_thread_state::Progress;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{AsyncEvent, Host, ToleratedMismatch};

@@ -6,7 +6,7 @@
 
 use crate::memory_from_daemon;
 use crate::peer_doorbells::BellName;
-use crate::window_loans::{self, WindowLoan};
+use crate::vm_window_loans::{self, WindowLoan};
 use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::body;
 use omniverb_sys::extent::FileId;
@@ -120,7 +120,7 @@ impl SharedMappings {
         let share = share(bytes).ok_or(Errno::ENOMEM)?;
         let (told, keep) = (lent.clone(), (share, lent));
         // Of a device all pages are there.
-        let window = match window_loans::is_device(extent) {
+        let window = match vm_window_loans::is_device(extent) {
             true => extent.map_and_keep(access, keep),
             false => extent.map_with_proof(access, keep),
         };

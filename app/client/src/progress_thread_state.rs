@@ -2,8 +2,8 @@
 
 use crate::daemon_event_replies::UnsentReplies;
 use crate::daemon_listener::DaemonListener;
-use crate::deferred_tasks::DeferredCall;
-use crate::spawn_thread::{spawn_listener, spawn_quietly};
+use crate::deferred_daemon_calls::DeferredCall;
+use crate::signal_free_thread::{spawn_listener, spawn_quietly};
 use omniverb_session::Message;
 use omniverb_sys::DoorbellSleeper;
 use omniverb_sys::epoll::Interest;

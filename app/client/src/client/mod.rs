@@ -4,6 +4,7 @@
 
 mod capture_tracing;
 mod daemon_events;
+mod device_export;
 mod explain_unreachable_peer;
 mod granted_pages;
 mod link_attachment;
@@ -11,35 +12,34 @@ mod memory_registration;
 mod multicast_attach_calls;
 mod multicast_groups;
 mod open_shared_qp;
+mod page_adoption;
 mod pages_to_revoke;
 mod peer_mapping_requests;
-mod pending_grants;
 mod progress_thread;
 mod qp_lifecycle;
 mod resume_after_restart;
-mod shared_daemon_connection;
+mod secondary_library_calls;
 mod shared_qp_admission;
 mod shared_qp_openers;
-mod verbs_export;
 mod vm_page_pinning;
 mod xrc_hidden_qps;
 mod xrc_srq_links;
 
+pub use self::device_export::{ExportOffer, is_command_file};
 pub use self::memory_registration::{REGIONS_MAX, RegistrationRequest};
 pub use self::open_shared_qp::OpenedQp;
-pub use self::shared_daemon_connection::DaemonAnswer;
-pub use self::verbs_export::{ExportOffer, is_command_file};
+pub use self::secondary_library_calls::DaemonAnswer;
 pub use self::xrc_srq_links::Membership;
 
 use self::granted_pages::GrantedPages;
 use self::multicast_groups::MulticastGroups;
 use crate::daemon_calls::DaemonCalls;
 use crate::daemon_session::{self, Session};
-use crate::message_descriptors::MessageWithFiles;
-use crate::vnic_facts::{NoDevice, VirtualNic};
+use crate::messages_with_files::MessageWithFiles;
+use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
-    deferred_tasks, device_platform, event_subscribers, fork, peer_doorbells, peer_mappings,
-    rkey_table, verbs_import, xrc_directory,
+    daemon_event_subscribers, deferred_daemon_calls, device_import, device_platform, fork,
+    peer_doorbells, peer_mappings, rkey_table, xrc_domain_discovery,
 };
 use crate::{
     progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, trace_ring,
@@ -66,23 +66,23 @@ pub struct Client {
     pub(crate) bells: Arc<peer_doorbells::PeerDoorbells>,
     pub(crate) progress: Arc<progress_thread_state::Progress>,
     /// Calls to the daemon that no thread of the application waits for.
-    calls: Arc<deferred_tasks::DeferredCalls>,
+    calls: Arc<deferred_daemon_calls::DeferredCalls>,
     /// Descriptors of other libraries that the progress thread looks after.
     watches: watched_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
-    subscribers: event_subscribers::Subscribers,
+    subscribers: daemon_event_subscribers::Subscribers,
     /// What of peers is mapped here.
     mapped: peer_mappings::PeerMappings,
     /// Its parts of XRC domains, where others find it.
-    places: xrc_directory::DomainMembers,
+    places: xrc_domain_discovery::DomainMembers,
     /// Processes that have queue pairs of ours open.
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
-    service: Arc<verbs_import::PeerSocketThread>,
+    service: Arc<device_import::PeerSocketThread>,
     /// What processes have that import ours.
-    exporter: Arc<verbs_import::Exporter>,
+    exporter: Arc<device_import::Exporter>,
     /// What is mapped of those whose we import.
-    imported: Arc<verbs_import::ImportBudget>,
+    imported: Arc<device_import::ImportBudget>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
     pub(crate) tracing: trace_ring::TraceRing,
@@ -139,7 +139,7 @@ impl Client {
         let area = qp_statistics_area::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress_thread_state::Progress::new().map_err(NoDevice::Resources)?;
         let bells = peer_doorbells::PeerDoorbells::new().map_err(NoDevice::Resources)?;
-        let service = Arc::<verbs_import::PeerSocketThread>::default();
+        let service = Arc::<device_import::PeerSocketThread>::default();
         let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
         shared.set_daemon(daemon);
         let (session, qps, bells) = (Arc::new(session), Arc::default(), Arc::new(bells));
@@ -152,7 +152,7 @@ impl Client {
         );
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
             groups: MulticastGroups::new(qps.clone(), pages.clone()),
-            exporter: verbs_import::Exporter::new(service.clone(), pages.me.clone()),
+            exporter: device_import::Exporter::new(service.clone(), pages.me.clone()),
             pages,
             shared,
             session,
@@ -212,7 +212,7 @@ impl Client {
                 self.session.call(message)
             }
             Err(Errno::ETIMEDOUT) => {
-                self.defer(deferred_tasks::DeferredCall::Settle);
+                self.defer(deferred_daemon_calls::DeferredCall::Settle);
                 Err(Errno::ETIMEDOUT)
             }
             answer => answer,
@@ -225,7 +225,7 @@ impl DaemonCalls for Client {
         self.call_with_files(message).map(|answer| answer.said)
     }
 
-    fn defer(&self, call: deferred_tasks::DeferredCall) {
+    fn defer(&self, call: deferred_daemon_calls::DeferredCall) {
         self.calls.ask(&self.me, call);
     }
 }

@@ -7,7 +7,7 @@
 
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::{CallOutcome, DeferredCall};
+use crate::deferred_daemon_calls::{CallOutcome, DeferredCall};
 use crate::queue_pair_records::QueuePairs;
 use omniverb_device::Qp;
 use omniverb_device::qp_attributes::State;

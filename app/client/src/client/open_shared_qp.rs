@@ -2,7 +2,7 @@
 //! side is in `shared_qp_admission.rs`; what they say to each other then is in `opened/`.
 //!
 //! The opener listens at a socket whose number the kernel draws, and asks all parts of the domain
-//! (`xrc_directory.rs`) for the maker. The maker connects to that socket, and says by what number.
+//! (`xrc_domain_discovery.rs`) for the maker. The maker connects to that socket, and says by what number.
 //! As for requests that are handed over, both state in the domain's file what they say, and are
 //! heard only from the socket of their part. The maker looks for the statement once more when it is
 //! connected: the process that made it is alive, and so the socket is that process's.
@@ -11,7 +11,7 @@ use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
 use crate::shared_qp::{MakerConnection, WatchedProcess};
-use crate::xrc_directory::{ASKED_MAX, DomainMember, PAUSE, SendOutcome};
+use crate::xrc_domain_discovery::{ASKED_MAX, DomainMember, PAUSE, SendOutcome};
 use omniverb_device::{Qp, QpSpec};
 use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;

@@ -3,10 +3,10 @@
 use super::Client;
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
-use crate::message_descriptors::MessageWithFiles;
+use crate::messages_with_files::MessageWithFiles;
 use crate::peer_mappings::PeerMappings;
 use crate::queue_pair_records::QueuePairs;
-use crate::window_loans;
+use crate::vm_window_loans;
 use omniverb_device::page_grants::{Backing, Denial, Grant};
 use omniverb_session::Message;
 use omniverb_session::body::{self, Connected, GrantDenied, GrantEnded, Granted, RequestGrant};
@@ -62,7 +62,7 @@ impl PeerMappings {
         delivered: MessageWithFiles<Granted>,
     ) -> Result<(), Errno> {
         let MessageWithFiles { said: granted, files: extent } = delivered;
-        let piece = window_loans::piece(granted.memory, &extent);
+        let piece = vm_window_loans::piece(granted.memory, &extent);
         let mapped = self.map_extent((qps, pages), &granted, &extent, piece);
         if let (Err(_), Some(piece)) = (mapped, piece) {
             pages.let_go((piece, pages.bells.era()), 1);
@@ -88,7 +88,7 @@ impl PeerMappings {
         };
         let make_room = || qp.drop_oldest_grant();
         let window = self.window(peer, (extent, piece), how, make_room, let_go)?;
-        let backing = match window_loans::is_device(extent) {
+        let backing = match vm_window_loans::is_device(extent) {
             true => Backing::Device,
             false => Backing::File,
         };

@@ -4,7 +4,7 @@ use super::Client;
 use super::explain_unreachable_peer::explain_qp;
 use super::multicast_groups::await_last_words;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::{CallOutcome, Caller, DeferredCall};
+use crate::deferred_daemon_calls::{CallOutcome, Caller, DeferredCall};
 use crate::pending_datagram_links::LinkReply;
 use crate::queue_pair_records::{Connection, QueuePairs, Ticket};
 use omniverb_device::qp_attributes::State;

@@ -3,7 +3,7 @@
 
 use super::Client;
 use crate::shared_qp::OpenerService;
-use crate::xrc_directory::{ASKED_MAX, DomainMember};
+use crate::xrc_domain_discovery::{ASKED_MAX, DomainMember};
 use omniverb_session::body::{OpenQp, QpOpened};
 use omniverb_sys::{autobind_socket, clock};
 use omniverb_terms::Errno;

@@ -3,9 +3,9 @@
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::DeferredCall;
+use crate::deferred_daemon_calls::DeferredCall;
+use crate::device_import::PeerSocketThread;
 use crate::shared_qp::{Opener, OpenerService, Openers};
-use crate::verbs_import::PeerSocketThread;
 use omniverb_device::AsyncEvent;
 use omniverb_terms::{Errno, Qpn};
 use std::sync::Arc;

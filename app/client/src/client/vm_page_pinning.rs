@@ -6,7 +6,7 @@
 //! they are taken back, the engine has left them before any process is told so.
 
 use super::granted_pages::GrantedPages;
-use super::pending_grants::{GrantRefusal, has_room, may_lend};
+use super::page_adoption::{GrantRefusal, has_room, may_lend};
 use crate::rkey_table::{Key, OtherKeysBytes};
 use omniverb_device::Qp;
 use omniverb_session::Message;

@@ -14,10 +14,10 @@ use super::Client;
 use super::shared_qp_admission::AnsweredOpeners;
 use super::xrc_hidden_qps::{receiver, sender};
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::DeferredCall;
+use crate::deferred_daemon_calls::DeferredCall;
 use crate::queue_pair_records::Connection;
-use crate::spawn_thread::spawn_quietly;
-use crate::xrc_directory::{
+use crate::signal_free_thread::spawn_quietly;
+use crate::xrc_domain_discovery::{
     ASKED_MAX, DomainMember, DomainMessage, DomainPart, PAUSE, SendOutcome,
 };
 use omniverb_device::qp_attributes::State;

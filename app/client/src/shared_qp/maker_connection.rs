@@ -1,7 +1,7 @@
 //! The opener's side: what leads to the process that has made the queue pair.
 
 use super::{OnProcessEnd, hang_up, take};
-use crate::verbs_import::PeerSocket;
+use crate::device_import::PeerSocket;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};

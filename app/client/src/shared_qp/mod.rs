@@ -15,8 +15,8 @@ pub(crate) use self::opener_connections::OpenerService;
 pub use self::opener_connections::SharedQueuePairs;
 pub(crate) use self::opener_connections::{Opener, Openers};
 
-use crate::spawn_thread::spawn_quietly;
-use crate::verbs_import::PeerSocket;
+use crate::device_import::PeerSocket;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The maker's side: a process that has a queue pair of ours open, and what it asks.
 
 use super::{OnProcessEnd, WatchedProcess, hang_up, take};
-use crate::verbs_import::{PeerSocket, PeerSocketThread};
+use crate::device_import::{PeerSocket, PeerSocketThread};
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
 use omniverb_sys::{lock, process_state, seqpacket};

@@ -1,10 +1,10 @@
 //! What leads from a process that imports a device to the one that has opened it: questions and
 //! their answers, and what it says by itself. It may be slow, or dead: a question has an end.
 
-use super::outbox::Outbox;
 use super::peer_socket_thread::PeerSocket;
+use super::unsent_messages::Outbox;
 use omniverb_device::Shared;
-use omniverb_session::verbs_import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
@@ -73,7 +73,7 @@ impl PeerSocket for ExporterConnection {
     }
 
     fn hear(&self) -> bool {
-        let mut bytes = [0; verbs_import::BYTES_MAX];
+        let mut bytes = [0; device_import::BYTES_MAX];
         let goes_on =
             match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
                 Ok((length, files)) => {
@@ -112,7 +112,7 @@ impl ExporterConnection {
     pub(crate) fn take(&self, notice: Option<Notice>, files: Vec<OwnedFd>) -> bool {
         let Some(notice) = notice else { return false };
         match notice.what {
-            verbs_import::ANSWER => {
+            device_import::ANSWER => {
                 // What is no memory file is closed here: that may never end, and no other thread is
                 // to wait for it.
                 let is_asked_for = lock(&self.answer).has_file && notice.errno == Errno::NONE;
@@ -127,12 +127,12 @@ impl ExporterConnection {
                 }
                 true
             }
-            verbs_import::GONE => {
-                if notice.object == verbs_import::REGION {
+            device_import::GONE => {
+                if notice.object == device_import::REGION {
                     self.has_gone(notice.handle);
                 }
                 let Notice { tag, object, handle, .. } = notice;
-                self.say(&Ask { what: verbs_import::SEEN, object, handle, tag, ..Ask::NONE })
+                self.say(&Ask { what: device_import::SEEN, object, handle, tag, ..Ask::NONE })
             }
             _ => false,
         }
@@ -170,7 +170,7 @@ impl ExporterConnection {
     pub(crate) fn leave(&self, object: u32, handle: u32) {
         // A forked child has the parent's socket, and nothing to say on it.
         if self.device.upgrade().is_some_and(|device| device.is_ours()) {
-            self.say(&Ask { what: verbs_import::LEAVE, object, handle, ..Ask::NONE });
+            self.say(&Ask { what: device_import::LEAVE, object, handle, ..Ask::NONE });
         }
     }
 
@@ -227,7 +227,7 @@ impl ExporterConnection {
         let mut answer = lock(&self.answer);
         answer.tag += 1;
         answer.came = None;
-        answer.has_file = ask.what == verbs_import::PAGES;
+        answer.has_file = ask.what == device_import::PAGES;
         if self.is_lost() {
             return Err(Errno::EIO);
         }

@@ -6,12 +6,12 @@
 
 use super::concurrent_destroy_limit::DestroyLimit;
 use super::exported_pages::{ExportedPages, ImportKey, around};
-use super::outbox::Outbox;
 use super::page_move_budget::{MoveBudget, ProcessMoveTime, timed};
 use super::peer_socket_thread::{PeerSocket, PeerSocketThread};
-use crate::spawn_thread::spawn_quietly;
+use super::unsent_messages::Outbox;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_device::Region;
-use omniverb_session::verbs_import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
@@ -51,7 +51,7 @@ pub trait ExportedObjects: Send + Sync {
     /// Device memory: address and length.
     fn device_memory(&self, handle: u32) -> Option<(usize, usize)>;
 
-    /// Destroys an object, [`verbs_import::DOMAIN`] and others.
+    /// Destroys an object, [`device_import::DOMAIN`] and others.
     ///
     /// # Errors
     /// As the verb that does so.
@@ -138,14 +138,14 @@ impl PeerSocket for ExportListener {
 
     /// One at a time: an importer that has gone meanwhile makes room.
     fn hear(&self) -> bool {
-        let mut bytes = [0; verbs_import::BYTES_MAX];
+        let mut bytes = [0; device_import::BYTES_MAX];
         match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
             // No process has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
                 let ask = Ask::read(&bytes[..length]);
                 let asks =
-                    ask.is_some_and(|ask| ask.what == verbs_import::OPEN) && files.len() == 1;
+                    ask.is_some_and(|ask| ask.what == device_import::OPEN) && files.len() == 1;
                 // Before anything is done with it: it may be a file of a system that never answers.
                 // What is none of ours is closed here, where no thread waits.
                 let socket = files.pop().filter(|file| asks && seqpacket::is_one(file.as_fd()));
@@ -174,7 +174,7 @@ impl PeerSocket for Importer {
                 self.exporter.leaves(self);
                 return false;
             }
-            let mut bytes = [0; verbs_import::BYTES_MAX];
+            let mut bytes = [0; device_import::BYTES_MAX];
             match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
@@ -213,14 +213,14 @@ impl Importer {
     pub(crate) fn take(&self, ask: &Ask) -> bool {
         let key = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
-            verbs_import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
-            verbs_import::PAGES => self.exporter.pages_for(ask, key, self),
-            verbs_import::DESTROY => return self.destroy(*ask),
-            verbs_import::LEAVE => {
+            device_import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
+            device_import::PAGES => self.exporter.pages_for(ask, key, self),
+            device_import::DESTROY => return self.destroy(*ask),
+            device_import::LEAVE => {
                 self.leaves(key);
                 return true;
             }
-            verbs_import::SEEN => {
+            device_import::SEEN => {
                 self.exporter.has_seen(self.number, ask.tag);
                 return true;
             }
@@ -234,7 +234,7 @@ impl Importer {
             answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
         self.send(
-            &Notice { what: verbs_import::ANSWER, tag, object, handle, ..notice },
+            &Notice { what: device_import::ANSWER, tag, object, handle, ..notice },
             file.as_ref(),
         )
     }
@@ -279,7 +279,7 @@ impl Importer {
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // An answer without a question.
-            self.send(&Notice { what: verbs_import::ANSWER, ..Notice::NONE }, None);
+            self.send(&Notice { what: device_import::ANSWER, ..Notice::NONE }, None);
         }
     }
 
@@ -289,17 +289,17 @@ impl Importer {
         // Until it is imported: what ends after this finds that it is.
         let mut pages = lock(&self.exporter.pages);
         let (notice, place) = match ask.object {
-            verbs_import::DOMAIN => {
+            device_import::DOMAIN => {
                 let there = objects.has_domain(ask.handle).then_some(Notice::NONE);
                 return there.ok_or(Errno::ENOENT);
             }
-            verbs_import::REGION => {
+            device_import::REGION => {
                 let (region, rkey) = objects.region(ask.handle)?;
                 let place = (region.memory.address(), region.memory.len());
                 let Region { pd, access, iova, .. } = *region;
                 (Notice { pd, access, rkey, iova, ..Notice::NONE }, place)
             }
-            verbs_import::DEVICE_MEMORY => {
+            device_import::DEVICE_MEMORY => {
                 (Notice::NONE, objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?)
             }
             _ => return Err(Errno::EINVAL),
@@ -445,7 +445,7 @@ impl Exporter {
         for (number, object, handle) in &keys {
             importers.latest_tag += 1;
             let (object, handle, tag) = (*object, *handle, importers.latest_tag);
-            let message = Notice { what: verbs_import::GONE, tag, object, handle, ..Notice::NONE };
+            let message = Notice { what: device_import::GONE, tag, object, handle, ..Notice::NONE };
             let Some(importer) = importers.here.get(number).cloned() else { continue };
             if importer.outbox.say(importer.socket.as_fd(), message.bytes()) {
                 importers.unseen.insert((*number, tag));
@@ -479,7 +479,7 @@ impl Exporter {
 /// The bytes of an object now.
 fn bytes_now(objects: &dyn ExportedObjects, ask: &Ask) -> Result<Range<usize>, Errno> {
     let (address, length) = match ask.object {
-        verbs_import::REGION => {
+        device_import::REGION => {
             let (region, _) = objects.region(ask.handle)?;
             (region.memory.address(), region.memory.len())
         }

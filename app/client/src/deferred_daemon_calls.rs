@@ -5,7 +5,7 @@
 //! there was nothing for a second.
 
 use crate::pending_datagram_links::{LinkReply, LinkRequests};
-use crate::spawn_thread::spawn_quietly;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_device::AsyncEvent;
 use omniverb_device::send_work_request::Destination;
 use omniverb_sys::clock;

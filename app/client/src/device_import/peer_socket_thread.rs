@@ -3,7 +3,7 @@
 //! (a file of FUSE), and then nothing hangs but imports.
 
 use crate::errno_conversion::errno_of;
-use crate::spawn_thread::spawn_quietly;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_sys::epoll::Poller;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;

@@ -15,11 +15,11 @@ mod exporter;
 mod exporter_connection;
 mod imported_memory;
 mod importer;
-mod outbox;
 mod page_move_budget;
 mod peer_socket_thread;
 #[cfg(test)]
 mod tests;
+mod unsent_messages;
 
 pub use exporter::ExportedObjects;
 #[cfg(any(test, feature = "fuzz"))]

@@ -3,10 +3,10 @@
 
 use super::granted_pages::{GrantedPages, RevocationMode};
 use super::{Client, memory_registration};
+use crate::device_import::{Device, ExportListener, ExportedObjects, Import, PageOwner};
 use crate::errno_conversion::errno_of;
-use crate::verbs_import::{Device, ExportListener, ExportedObjects, Import, PageOwner};
 use omniverb_device::Shared;
-use omniverb_session::verbs_import::{self, Ask, Card};
+use omniverb_session::device_import::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::{lock, seqpacket};
 use omniverb_terms::Errno;
@@ -82,7 +82,7 @@ impl Client {
             return Err(Errno::EOPNOTSUPP);
         }
         let (ours, theirs) = seqpacket::pair().map_err(|error| errno_of(&error))?;
-        let ask = Ask { what: verbs_import::OPEN, ..Ask::NONE };
+        let ask = Ask { what: device_import::OPEN, ..Ask::NONE };
         let sent = seqpacket::try_send(file, ask.bytes(), &[theirs.as_fd()]);
         sent.map_err(|error| match error.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED) => Errno::EOPNOTSUPP,
@@ -90,14 +90,14 @@ impl Client {
         })?;
         drop(theirs);
         let device = Arc::downgrade(self);
-        let line = crate::verbs_import::ExporterConnection::new(ours, device);
+        let line = crate::device_import::ExporterConnection::new(ours, device);
         Import::new(line, self.service.clone(), self.imported.clone())
     }
 }
 
 /// What a command file of this process shows.
 fn card(client: &Client) -> Card {
-    let (magic, version) = (verbs_import::MAGIC, verbs_import::VERSION);
+    let (magic, version) = (device_import::MAGIC, device_import::VERSION);
     Card { magic, node_guid: client.nic().node_guid, version, reserved: 0 }
 }
 
@@ -110,7 +110,7 @@ pub fn is_command_file(file: BorrowedFd<'_>) -> bool {
 fn shown(file: BorrowedFd<'_>) -> Option<Card> {
     let mut bytes = [0; size_of::<Card>() + 1];
     let length = seqpacket::peek(file, &mut bytes).ok()?;
-    Card::read(bytes.get(..length)?).filter(|card| card.magic == verbs_import::MAGIC)
+    Card::read(bytes.get(..length)?).filter(|card| card.magic == device_import::MAGIC)
 }
 
 impl Drop for ExportOffer {

@@ -5,10 +5,10 @@
 //! them (`omniverb_link::page_grant_pacing`).
 
 use super::granted_pages::{GrantedPages, RevocationMode};
-use crate::message_descriptors::MessageWithFiles;
+use crate::messages_with_files::MessageWithFiles;
 use crate::region_extent::Extent;
 use crate::rkey_table::{Key, Keys, OtherKeysBytes};
-use crate::window_loans;
+use crate::vm_window_loans;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
@@ -64,7 +64,8 @@ impl GrantedPages {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
     pub(super) fn adopt(&self, ask: MessageWithFiles<Adopt>) -> Adopted {
         let (token, era) = (ask.said.token, self.bells.era());
-        let piece = ask.files.as_ref().and_then(|onto| window_loans::piece(ask.said.memory, onto));
+        let piece =
+            ask.files.as_ref().and_then(|onto| vm_window_loans::piece(ask.said.memory, onto));
         let (errno, epoch) = match self.move_pages(ask) {
             Ok(epoch) => (Errno::NONE, epoch),
             Err(errno) => (errno, 0),
@@ -116,7 +117,7 @@ impl GrantedPages {
         place @ (_, length): (usize, usize),
         (era, room): (u64, MoveLimits),
     ) -> Result<(), GrantRefusal> {
-        let piece = onto.as_ref().and_then(|onto| window_loans::piece(ask.memory, onto));
+        let piece = onto.as_ref().and_then(|onto| vm_window_loans::piece(ask.memory, onto));
         let mappable = match piece {
             Some(_) => page_rights::mappable_in_window,
             None => page_rights::mappable,
