@@ -20,7 +20,7 @@ pub(crate) fn faults(document: &str, text: &str, names: &[&str], targets: &[&str
         let shown = fenced || line.starts_with("    ");
         let words: Vec<&str> = if shown { plain(line).collect() } else { quoted(line).collect() };
         for word in words {
-            about.hears(word);
+            about.note_word(word);
             if is_path(word) {
                 let places = places(word, names);
                 let is_one = || names.contains(&word) || about.means_one(&places);
@@ -99,7 +99,7 @@ impl<'a> SectionSubjects<'a> {
     }
 
     /// A word that may name a crate, or something in one.
-    fn hears(&mut self, word: &'a str) {
+    fn note_word(&mut self, word: &'a str) {
         self.named.extend(crate_of(word));
     }
 

@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ov_omv_dma_cleanup(dma: *mut Program) -> c_int {
         thread.join().ok();
     }
     // What is left is called back here, and must not wait either.
-    program.shared.cleans_up();
+    program.shared.set_cleanup_thread();
     program.end();
     // SAFETY: what `begin` returned; the thread's share is gone.
     drop(unsafe { Arc::from_raw(dma) });
@@ -145,9 +145,9 @@ fn connect(program: &Program, to: sockaddr_storage, limit_ms: c_int) -> Result<A
     }
     let node = program.add_node(ConnectionOrigin::Ours)?;
     let id = CmId::new(program.events.0, node.number);
-    node.has(id.inspect_err(|_| program.forget_node(&node))?);
+    node.set_connection(id.inspect_err(|_| program.forget_node(&node))?);
     node.with(|id| id.resolve(program.source, to));
-    let look = || match node.is_ready() {
+    let look = || match node.check_ready() {
         Ok(false) => None,
         Ok(true) => Some(Ok(())),
         Err(errno) => Some(Err(errno)),

@@ -57,12 +57,12 @@ impl Shared {
     }
 
     /// The calling thread is the library's.
-    pub(crate) fn is_mine(&self) {
+    pub(crate) fn set_event_thread(&self) {
         _ = self.thread.set(std::thread::current().id());
     }
 
     /// The library's thread has ended, and the calling one does what is left of its work.
-    pub(crate) fn cleans_up(&self) {
+    pub(crate) fn set_cleanup_thread(&self) {
         _ = self.cleaner.set(std::thread::current().id());
     }
 

@@ -72,7 +72,7 @@ fn happened(program: &Program, event: Event) {
         return requested(program, id, event.greets);
     }
     if event.node == 0 && event.what == RDMA_CM_EVENT_DEVICE_REMOVAL {
-        return program.listens_no_more();
+        return program.stop_listening();
     }
     let Some(node) = program.node(event.node) else { return };
     match event.what {
@@ -104,7 +104,7 @@ fn requested(program: &Program, id: CmId, greets: bool) {
         if welcome { program.add_node(ConnectionOrigin::Incoming) } else { Err(Errno::EPROTO) };
     let Ok(node) = node else { return id.reject() };
     id.name(node.number);
-    node.has(id);
+    node.set_connection(id);
     node.get_ready(&program.device, CmId::accept);
 }
 

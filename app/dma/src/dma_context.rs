@@ -169,7 +169,7 @@ impl Program {
     }
 
     /// No peer can connect any more.
-    pub(crate) fn listens_no_more(&self) {
+    pub(crate) fn stop_listening(&self) {
         self.removed.store(true, Ordering::Relaxed);
         self.shared.gate.notify();
     }
@@ -194,7 +194,7 @@ impl Program {
         let mut at = 0;
         while let Some(&number) = tables.arrived.get(at) {
             let node = tables.nodes.get(&number).cloned();
-            match node.as_ref().map(|node| node.is_ready()) {
+            match node.as_ref().map(|node| node.check_ready()) {
                 Some(Ok(true)) => {
                     tables.arrived.remove(at);
                     return Ok(node.inspect(|node| node.handed.store(true, Ordering::Relaxed)));

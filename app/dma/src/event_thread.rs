@@ -30,7 +30,7 @@ pub(crate) fn start(program: &Arc<Program>) -> Result<(), Errno> {
 }
 
 fn run(program: &Program) {
-    program.shared.is_mine();
+    program.shared.set_event_thread();
     let mut busy = BTreeSet::new();
     // Looks at completions by itself, and when it last called back.
     let mut looking = None;

@@ -68,7 +68,7 @@ impl Node {
     }
 
     /// Its connection is this. It ends at once if it has ended before.
-    pub(crate) fn has(&self, id: CmId) {
+    pub(crate) fn set_connection(&self, id: CmId) {
         let mut inner = self.inner();
         if !inner.phase.is_over() {
             inner.id = Some(id);
@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Whether it is connected, and all is known that it had then; or why it ended.
-    pub(crate) fn is_ready(&self) -> Result<bool, Errno> {
+    pub(crate) fn check_ready(&self) -> Result<bool, Errno> {
         let inner = self.inner();
         match inner.phase {
             Phase::Ended(why) => Err(why),

@@ -187,7 +187,7 @@ pub(crate) unsafe fn found(
     if node.is_null() && service.is_null() && hints.is_none() {
         return Err(AddrinfoError::Errno(Errno::EINVAL));
     }
-    device::is_there().map_err(AddrinfoError::Errno)?;
+    device::check_present().map_err(AddrinfoError::Errno)?;
     // There is no subnet administrator to ask.
     if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
         return Err(AddrinfoError::Errno(Errno::EOPNOTSUPP));

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn ov_rdma_create_id(
 ) -> c_int {
     let kind = Kind { context, space, qp_type: service_of(space) };
     static CALL: LoggedCall = LoggedCall::new("rdma_create_id", AttemptedStep::Create);
-    let made = CALL.explain(device::is_there().and_then(|()| create(channel, &kind)));
+    let made = CALL.explain(device::check_present().and_then(|()| create(channel, &kind)));
     // SAFETY: the caller's promise.
     outcome(made.map(|made| unsafe { id.write(made) }))
 }

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ov_rdma_create_ep(
         qp_type: found.ai_qp_type.cast_unsigned(),
     };
     static CALL: LoggedCall = LoggedCall::new("rdma_create_ep", AttemptedStep::Create);
-    let made = device::is_there().and_then(|()| cm_id::create(core::ptr::null_mut(), &kind));
+    let made = device::check_present().and_then(|()| cm_id::create(core::ptr::null_mut(), &kind));
     let made = CALL.explain(made);
     // SAFETY: the caller's promise; the identifier is live until it is destroyed here.
     outcome(made.and_then(|made| unsafe {

@@ -39,7 +39,7 @@ pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rdma_create_event_channel() -> *mut rdma_event_channel {
     static CALL: LoggedCall = LoggedCall::new("rdma_create_event_channel", AttemptedStep::Create);
-    CALL.explain(device::is_there().and_then(|()| create())).unwrap_or_else(null)
+    CALL.explain(device::check_present().and_then(|()| create())).unwrap_or_else(null)
 }
 
 /// Destroys one. Its identifiers are destroyed, and its events acknowledged.

@@ -162,7 +162,7 @@ pub(crate) fn daemon_is_gone() {
 }
 
 /// It listens. If its daemon is gone meanwhile it is told so at once.
-pub(crate) fn listens(token: u64) {
+pub(crate) fn mark_listening(token: u64) {
     let mut registry = lock(&REGISTRY);
     let Some(entry) = registry.entries.get_mut(&token) else { return };
     if entry.handle.is_some() {

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn ov_rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> 
         let answer =
             shell.handle().and_then(|id| daemon_calls::ask(&ListenCmId { id, backlog }.into()));
         answer.and_then(|answer| {
-            id_registry::listens(shell.token);
+            id_registry::mark_listening(shell.token);
             bound(id, answer)
         })
     };

@@ -217,7 +217,7 @@ impl Connection {
                 Ok(())
             }
             State::ReplySent => {
-                self.is_established(out);
+                self.set_established(out);
                 Ok(())
             }
             State::Established => Ok(()),
@@ -267,7 +267,7 @@ impl Connection {
     }
 
     /// The peer knows nothing of it any more: its queue pair has another.
-    pub fn is_forgotten(&mut self, now: u64, out: &mut Vec<CmAction>) {
+    pub fn end_as_stale(&mut self, now: u64, out: &mut Vec<CmAction>) {
         match self.state {
             State::Asked | State::ReplySent => {
                 self.close();
@@ -290,7 +290,7 @@ impl Connection {
             Message::Request(_) => self.asked_again(out),
             Message::Wait(wait) => self.wait(wait, now),
             Message::Reply(reply) => self.answered(reply, out),
-            Message::Ready(_) if self.state == State::ReplySent => self.is_established(out),
+            Message::Ready(_) if self.state == State::ReplySent => self.set_established(out),
             Message::Reject(reject) => self.rejected(reject, now, out),
             Message::Disconnect(disconnect) => self.disconnected(disconnect, mad, now, out),
             Message::Disconnected(_) if self.state == State::DisconnectSent => {
@@ -381,7 +381,7 @@ impl Connection {
         }
     }
 
-    fn is_established(&mut self, out: &mut Vec<CmAction>) {
+    fn set_established(&mut self, out: &mut Vec<CmAction>) {
         self.state = State::Established;
         self.repeat = None;
         out.push(CmAction::Tell(Event::Established));

@@ -420,7 +420,7 @@ proptest! {
                 2 | 3 => drop(c.establish(steps)),
                 4 => drop(c.disconnect(now, steps)),
                 5 => c.destroy(steps),
-                _ => c.is_forgotten(now, steps),
+                _ => c.end_as_stale(now, steps),
             });
         }
         // Users who decide nothing are waited for as long as they are there; these go.

@@ -89,7 +89,7 @@ impl KeyMoves {
 
     /// The question did not get through.
     pub fn not_asked(&mut self) {
-        self.expects_nothing();
+        self.drop_question();
     }
 
     /// Whether an answer is expected.
@@ -100,14 +100,14 @@ impl KeyMoves {
 
     /// An extent was granted.
     pub fn granted(&mut self, bytes: u64) {
-        self.expects_nothing();
+        self.drop_question();
         self.granted = self.granted.saturating_add(bytes);
         // The next one doubles what there is.
         let next = self.granted.saturating_add(self.granted.max(FREE_BYTES));
         self.ask_at = next.saturating_sub(FREE_BYTES).div_ceil(FACTOR);
     }
 
-    fn expects_nothing(&mut self) {
+    fn drop_question(&mut self) {
         if self.question == GrantRequestState::Asked {
             self.question = GrantRequestState::Open;
         }

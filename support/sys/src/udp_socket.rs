@@ -87,7 +87,7 @@ pub fn bound_to(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = receiver(family)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
-        crate::udp_zero_checksum::may_be_absent(socket.as_fd())?;
+        crate::udp_zero_checksum::allow_zero_checksum(socket.as_fd())?;
     }
     bind(&socket, &address)?;
     Ok(socket)
@@ -134,7 +134,7 @@ impl UdpPort {
         let six = match receiver(AddressFamily::INET6) {
             Ok(six) => {
                 sockopt::set_ipv6_v6only(&six, true)?;
-                crate::udp_zero_checksum::may_be_absent(six.as_fd())?;
+                crate::udp_zero_checksum::allow_zero_checksum(six.as_fd())?;
                 match bind(&six, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)) {
                     Ok(()) => Some(six),
                     Err(Errno::ADDRNOTAVAIL) => None,

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 /// Datagrams without a checksum are received too.
-pub(crate) fn may_be_absent(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn allow_zero_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, UDP_NO_CHECK6_RX)
 }
 

@@ -131,7 +131,7 @@ impl PageOwner for GrantedPages {
         pages: &Range<usize>,
         act: &mut dyn FnMut() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.may_grant()?;
+        self.check_may_grant()?;
         self.withdraw(|_, extent| extent.overlaps(pages.start, pages.end), RevocationMode::Kindly)?;
         let _moving = self.keys.move_pages();
         let granted = self.keys.extents(|_, extent| extent.overlaps(pages.start, pages.end));

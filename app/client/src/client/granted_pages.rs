@@ -69,7 +69,7 @@ impl GrantedPages {
     ///
     /// # Errors
     /// `EPERM`.
-    pub(super) fn may_grant(&self) -> Result<(), Errno> {
+    pub(super) fn check_may_grant(&self) -> Result<(), Errno> {
         if self.keeps_pages { Err(Errno::EPERM) } else { Ok(()) }
     }
 

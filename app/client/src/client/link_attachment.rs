@@ -87,7 +87,7 @@ impl Client {
         self.bells.begin_era();
         self.tracing.end(&self.qps);
         self.qps.all().iter().for_each(|qp| qp.engine_died());
-        self.groups.links_gone(self);
+        self.groups.forget_links(self);
         let dead = self.bells.remove_engines(&self.progress.sleep);
         dead.iter().for_each(|bell| self.shared.bells.remove(bell));
     }

@@ -159,7 +159,7 @@ impl MulticastGroups {
     }
 
     fn ask_for_link(&self, daemon: &impl DaemonCalls, qpn: Qpn, gid: Gid) -> Result<(), Errno> {
-        self.qps.asks_for_group(qpn);
+        self.qps.begin_group_request(qpn);
         match daemon.call(&AttachGroup { qpn, reserved: 0, gid }.into()) {
             Ok(Message::GroupAttached(GroupAttached { peer_qpn, .. })) => {
                 self.qps.group_answered(qpn, gid, peer_qpn);
@@ -202,7 +202,7 @@ impl MulticastGroups {
     }
 
     /// All of them are gone, with the daemon.
-    pub(super) fn links_gone(&self, daemon: &impl DaemonCalls) {
+    pub(super) fn forget_links(&self, daemon: &impl DaemonCalls) {
         for qpn in self.qps.attached() {
             self.qps.group_unlinked(qpn, None);
             daemon.defer(DeferredCall::Attach { qpn });

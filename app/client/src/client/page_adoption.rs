@@ -81,7 +81,7 @@ impl GrantedPages {
     /// The EPOCH of the link that the pages will be reached by.
     fn move_pages(&self, delivered: MessageWithFiles<Adopt>) -> Result<u32, Errno> {
         let MessageWithFiles { said: ask, files: onto } = delivered;
-        self.may_grant()?;
+        self.check_may_grant()?;
         let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
         let length = usize::try_from(ask.memory.length).map_err(|_| Errno::EPROTO)?;
         start.checked_add(length).ok_or(Errno::EPROTO)?;
@@ -123,12 +123,12 @@ impl GrantedPages {
             None => page_rights::mappable,
         };
         let uses = mappable(key.region().access, ask.trust());
-        may_lend(qp, key, uses)?;
+        check_may_lend(qp, key, uses)?;
         let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
         };
         has_room(key, place, room.others)?;
-        has_room_twice(key, length, room)?;
+        check_room_twice(key, length, room)?;
         // Before any peer is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
@@ -224,7 +224,7 @@ impl GrantedPages {
 
 /// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for
 /// these uses; it is to be told from now on when they are taken back.
-pub(super) fn may_lend(qp: &Qp, key: &mut Key, uses: u32) -> Result<(), Errno> {
+pub(super) fn check_may_lend(qp: &Qp, key: &mut Key, uses: u32) -> Result<(), Errno> {
     let (_, attributes) = qp.query();
     let may = !key.is_mediated()
         && may_map(qp.service, attributes.access_flags, uses)
@@ -256,7 +256,7 @@ pub(super) fn has_room(
 /// Whether there is memory for what is on sealed files, and for so many bytes more, to be there
 /// once more when it goes back: peers may keep such files for as long as they like. Half of what is
 /// free is left to the program.
-fn has_room_twice(key: &Key, length: usize, room: MoveLimits) -> Result<(), GrantRefusal> {
+fn check_room_twice(key: &Key, length: usize, room: MoveLimits) -> Result<(), GrantRefusal> {
     let sealed = room.others.sealed + key.sealed() + length as u64;
     match key.is_sealed() && room.memory.is_none_or(|memory| sealed > memory / 2) {
         true => Err(Errno::EAGAIN.into()),

@@ -6,7 +6,7 @@
 //! they are taken back, the engine has left them before any process is told so.
 
 use super::granted_pages::GrantedPages;
-use super::page_adoption::{GrantRefusal, has_room, may_lend};
+use super::page_adoption::{GrantRefusal, check_may_lend, has_room};
 use crate::rkey_table::{Key, OtherKeysBytes};
 use omniverb_device::Qp;
 use omniverb_session::Message;
@@ -35,7 +35,7 @@ impl GrantedPages {
 
     /// The number of the ring that keeps them, and the EPOCH of the link that they are reached by.
     fn keep_pages(&self, ask: &Pin) -> Result<(u32, u32), Errno> {
-        self.may_grant()?;
+        self.check_may_grant()?;
         let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
         let length = usize::try_from(ask.length).map_err(|_| Errno::EPROTO)?;
         start.checked_add(length).ok_or(Errno::EPROTO)?;
@@ -66,7 +66,7 @@ impl GrantedPages {
         (era, others): (u64, OtherKeysBytes),
     ) -> Result<u32, GrantRefusal> {
         // The engine keeps to the flags.
-        may_lend(qp, key, mappable(key.region().access, PeerTrust::Trusting))?;
+        check_may_lend(qp, key, mappable(key.region().access, PeerTrust::Trusting))?;
         has_room(key, place, others)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;

@@ -171,7 +171,7 @@ impl PeerSocket for Importer {
     fn hear(&self) -> bool {
         for _ in 0..IN_A_ROW {
             if self.outbox.flush(self.socket.as_fd()).is_none() {
-                self.exporter.leaves(self);
+                self.exporter.remove_importer(self);
                 return false;
             }
             let mut bytes = [0; device_import::BYTES_MAX];
@@ -179,13 +179,13 @@ impl PeerSocket for Importer {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
                     if !ask.is_some_and(|ask| self.take(&ask)) {
-                        self.exporter.leaves(self);
+                        self.exporter.remove_importer(self);
                         return false;
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
                 Err(_) => {
-                    self.exporter.leaves(self);
+                    self.exporter.remove_importer(self);
                     return false;
                 }
             }
@@ -217,11 +217,11 @@ impl Importer {
             device_import::PAGES => self.exporter.pages_for(ask, key, self),
             device_import::DESTROY => return self.destroy(*ask),
             device_import::LEAVE => {
-                self.leaves(key);
+                self.release_object(key);
                 return true;
             }
             device_import::SEEN => {
-                self.exporter.has_seen(self.number, ask.tag);
+                self.exporter.mark_seen(self.number, ask.tag);
                 return true;
             }
             _ => return false,
@@ -272,7 +272,7 @@ impl Importer {
     }
 
     /// It uses an object no longer.
-    fn leaves(&self, key: ImportKey) {
+    fn release_object(&self, key: ImportKey) {
         if lock(&self.exporter.pages).leave(key) {
             let exporter = &self.exporter;
             let _ = exporter.pace.spend(&self.purse, || exporter.let_go(|of| *of == key));
@@ -345,7 +345,7 @@ impl Exporter {
     }
 
     /// An importer is gone, and has imported nothing any more.
-    pub(crate) fn leaves(&self, importer: &Importer) {
+    pub(crate) fn remove_importer(&self, importer: &Importer) {
         let number = importer.number;
         let mut importers = lock(&self.importers);
         let gone = importers.here.remove(&number);
@@ -373,7 +373,7 @@ impl Exporter {
         lock(&self.pages).is_empty()
     }
 
-    fn has_seen(&self, number: u64, tag: u64) {
+    fn mark_seen(&self, number: u64, tag: u64) {
         lock(&self.importers).unseen.remove(&(number, tag));
         self.seen.notify_all();
     }

@@ -129,7 +129,7 @@ impl ExporterConnection {
             }
             device_import::GONE => {
                 if notice.object == device_import::REGION {
-                    self.has_gone(notice.handle);
+                    self.end_region(notice.handle);
                 }
                 let Notice { tag, object, handle, .. } = notice;
                 self.say(&Ask { what: device_import::SEEN, object, handle, tag, ..Ask::NONE })
@@ -138,7 +138,7 @@ impl ExporterConnection {
         }
     }
 
-    fn has_gone(&self, handle: u32) {
+    fn end_region(&self, handle: u32) {
         let mut regions = lock(&self.regions);
         if let Some((_, gone)) = regions.coming.as_mut().filter(|(coming, _)| *coming == handle) {
             *gone = true;
@@ -151,12 +151,16 @@ impl ExporterConnection {
     }
 
     /// This region is about to be here.
-    pub(crate) fn comes(&self, handle: u32) {
+    pub(crate) fn begin_import(&self, handle: u32) {
         lock(&self.regions).coming = Some((handle, false));
     }
 
     /// It is, if there is something; whether it has not gone meanwhile.
-    pub(crate) fn has_come(&self, handle: u32, region: Option<Weak<dyn EndsWithExporter>>) -> bool {
+    pub(crate) fn finish_import(
+        &self,
+        handle: u32,
+        region: Option<Weak<dyn EndsWithExporter>>,
+    ) -> bool {
         let mut regions = lock(&self.regions);
         let gone = regions.coming.take().is_some_and(|(_, gone)| gone);
         if let (Some(region), false) = (region, gone) {

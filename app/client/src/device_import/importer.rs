@@ -111,14 +111,14 @@ impl Import {
         if let Some(region) = regions.get(&handle).and_then(Weak::upgrade) {
             return Ok(region);
         }
-        self.line.comes(handle);
+        self.line.begin_import(handle);
         let made = self.make_region(handle, pd);
         let here = made.as_ref().map(|region| -> Weak<dyn EndsWithExporter> {
             let known: Weak<ImportedRegion> = Arc::downgrade(region);
             known
         });
         // It may have gone while it came.
-        let there = self.line.has_come(handle, here.ok());
+        let there = self.line.finish_import(handle, here.ok());
         let region = made?;
         if !there {
             return Err(Errno::ENOENT);

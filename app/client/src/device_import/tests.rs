@@ -159,7 +159,7 @@ fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
             refused += 1;
             pass(SECOND / 4);
         }
-        exporter.leaves(&importer);
+        exporter.remove_importer(&importer);
     }
     let moved = process.moved.load(Ordering::Relaxed) / SECOND;
     assert!(refused > 0 && (100..115).contains(&moved), "{moved} s, refused {refused} times");

@@ -48,7 +48,7 @@ impl PeerSocket for MakerConnection {
         let taken = take(self.socket.as_fd(), &mut bytes);
         let goes_on = taken.is_some_and(|length| length == 0 || self.take(&bytes[..length]));
         if !goes_on {
-            self.has_ended();
+            self.process_ended();
         }
         goes_on
     }
@@ -56,7 +56,7 @@ impl PeerSocket for MakerConnection {
 
 impl OnProcessEnd for MakerConnection {
     /// The queue pair has ended with its maker.
-    fn has_ended(&self) {
+    fn process_ended(&self) {
         let was_lost = {
             let mut known = lock(&self.state);
             known.attributes.state = State::Err as u32;
@@ -225,12 +225,12 @@ mod tests {
         line.begin();
         let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
         assert!(line.take(established.bytes()));
-        line.has_ended();
+        line.process_ended();
         for late in [notice(shared_qp::ANSWER, 0, State::Rts), established] {
             assert!(line.take(late.bytes()));
         }
         assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
-        line.has_ended();
+        line.process_ended();
         assert_eq!(line.remains().map(|known| known.state), Some(State::Err as u32));
         use AsyncEvent::{CommunicationEstablished, QpFatal};
         assert_eq!(heard(11), [CommunicationEstablished, QpFatal, CommunicationEstablished]);
@@ -244,7 +244,7 @@ mod tests {
         for _ in 0..2 {
             assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
         }
-        line.has_ended();
+        line.process_ended();
         assert_eq!(heard(12), [AsyncEvent::QpFatal; 3]);
     }
 
@@ -255,12 +255,12 @@ mod tests {
             let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
             assert!(line.take(established.bytes()));
         }
-        line.has_ended();
+        line.process_ended();
         assert!(heard(13).is_empty());
         line.begin();
         use AsyncEvent::{CommunicationEstablished, QpFatal};
         assert_eq!(heard(13), [CommunicationEstablished, QpFatal]);
-        line.has_ended();
+        line.process_ended();
         assert_eq!(heard(13).len(), 2);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct WatchedProcess<T> {
 /// Has to know of its end.
 pub(crate) trait OnProcessEnd: Send + Sync {
     /// The other process has ended.
-    fn has_ended(&self);
+    fn process_ended(&self);
 }
 
 impl<T: OnProcessEnd> WatchedProcess<T> {
@@ -49,7 +49,7 @@ impl<T: OnProcessEnd> PeerSocket for WatchedProcess<T> {
     }
 
     fn hear(&self) -> bool {
-        self.of.has_ended();
+        self.of.process_ended();
         false
     }
 }

@@ -82,15 +82,15 @@ impl PeerSocket for Opener {
         if !goes_on {
             self.be_over();
         }
-        self.have_served();
+        self.request_service();
         goes_on
     }
 }
 
 impl OnProcessEnd for Opener {
-    fn has_ended(&self) {
+    fn process_ended(&self) {
         self.be_over();
-        self.have_served();
+        self.request_service();
     }
 }
 
@@ -121,7 +121,7 @@ impl Opener {
         lock(&self.inbox).over = true;
     }
 
-    fn have_served(&self) {
+    fn request_service(&self) {
         if let Some(attendant) = self.attendant.upgrade() {
             attendant.attend_to(self.key);
         }

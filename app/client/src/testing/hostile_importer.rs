@@ -137,7 +137,7 @@ pub fn imports(bytes: &[u8]) {
             line.take(Notice::read(&answer[..length]), files);
         }
     }
-    exporter.leaves(&importer);
+    exporter.remove_importer(&importer);
     assert!(exporter.has_nothing_out());
     assert!(std::hint::black_box(process.0).iter().all(|byte| *byte == 7));
 }

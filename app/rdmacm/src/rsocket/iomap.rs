@@ -61,7 +61,7 @@ impl IoMaps {
     }
 
     /// The peer was told of what is in this entry.
-    pub(crate) fn is_announced(&mut self, index: u16) {
+    pub(crate) fn mark_announced(&mut self, index: u16) {
         for lending in &mut self.lent {
             lending.announced |= lending.index == Some(index);
         }

@@ -59,7 +59,7 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
             fd_table::add(socket)
         }),
         (SOCK_DGRAM, 0 | IPPROTO_UDP) => {
-            let made = device::is_there();
+            let made = device::check_present();
             let made = made.and_then(|()| Datagrams::new(family, flags, descriptor_flags));
             made.map(fd_table::add_datagrams)
         }

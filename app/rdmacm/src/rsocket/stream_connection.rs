@@ -225,7 +225,7 @@ impl Stream {
 
     /// The connection has ended, as the connection manager knows: if the peer has not said so it is
     /// gone, and what it would have sent, too.
-    pub(crate) fn is_cut(&mut self) {
+    pub(crate) fn mark_broken(&mut self) {
         self.broke(());
     }
 
@@ -529,7 +529,7 @@ impl Stream {
                 let mut data = IovecCursor::new(&parts);
                 self.post(&piece, &mut data, Some(Message::Mapped(index)))?;
             }
-            self.maps.is_announced(index);
+            self.maps.mark_announced(index);
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ unsafe impl Send for OwnedCmId {}
 impl OwnedCmId {
     /// A new one, whose calls do not wait.
     pub(crate) fn new(space: u32, service: u32) -> Result<OwnedCmId, Errno> {
-        device::is_there()?;
+        device::check_present()?;
         let kind = Kind { context: core::ptr::null_mut(), space, qp_type: service };
         let id = OwnedCmId(cm_id::create(core::ptr::null_mut(), &kind)?);
         id.do_not_wait();
@@ -180,7 +180,7 @@ impl Inner {
         }
     }
 
-    fn fails(&mut self, errno: Errno) {
+    fn fail(&mut self, errno: Errno) {
         self.phase = Phase::Failed;
         self.error = errno.raw();
     }
@@ -199,7 +199,7 @@ impl Inner {
                 {
                     // What the peer sent before has been placed by now.
                     stream.progress();
-                    stream.is_cut();
+                    stream.mark_broken();
                 }
             }
             Phase::Connecting(_) | Phase::Accepting(_) if may_take => self.advance(),
@@ -212,7 +212,7 @@ impl Inner {
         // SAFETY: live.
         match unsafe { event::complete(self.id.0) } {
             Err(Errno::EAGAIN) => {}
-            Err(errno) => self.fails(errno),
+            Err(errno) => self.fail(errno),
             Ok(()) => self.completed(),
         }
     }
@@ -226,7 +226,7 @@ impl Inner {
                 None => {
                     self.disconnect();
                     drop(ends);
-                    self.fails(Errno::EOPNOTSUPP);
+                    self.fail(Errno::EOPNOTSUPP);
                 }
             },
             other => self.phase = other,
@@ -286,7 +286,7 @@ impl Inner {
             };
             begin()
         };
-        let (ends, has_answer) = asked.inspect_err(|&errno| self.fails(errno))?;
+        let (ends, has_answer) = asked.inspect_err(|&errno| self.fail(errno))?;
         self.phase = Phase::Connecting(ends);
         if has_answer {
             self.completed();
@@ -397,7 +397,7 @@ impl Socket {
                 // Its event stays where it is, for all sleepers on the descriptor.
                 // SAFETY: live.
                 if unsafe { IdShell::of(listener.id.0) }.handle().is_err() {
-                    listener.fails(Errno::ENODEV);
+                    listener.fail(Errno::ENODEV);
                     return Err(Errno::ENODEV);
                 }
                 // SAFETY: live.

@@ -382,7 +382,7 @@ impl ConnectionManager<'_> {
         let Ok(id) = self.connections.get_mut(key) else { return };
         let Exchange::Connection(connection) = &mut id.exchange else { return };
         let mut steps = Vec::new();
-        connection.is_forgotten(now, &mut steps);
+        connection.end_as_stale(now, &mut steps);
         self.take_steps(key, steps);
     }
 }

@@ -108,7 +108,7 @@ impl Inner {
 
     /// A poll is over. Says whether it has left completions although the queue is armed.
     #[inline(always)]
-    fn has_passed_over(&mut self) -> bool {
+    fn end_poll(&mut self) -> bool {
         if self.entries.len() == 0 {
             return false;
         }
@@ -334,7 +334,7 @@ impl Cq {
             inner.times.pass(count);
         }
         self.length.store(inner.entries.len(), Ordering::Release);
-        if inner.has_passed_over() {
+        if inner.end_poll() {
             self.remind_later(&mut inner);
         }
         count
@@ -347,7 +347,7 @@ impl Cq {
         let time = inner.times.pop().unwrap_or_default();
         self.give_back(entry.release());
         self.length.store(inner.entries.len(), Ordering::Release);
-        if inner.has_passed_over() {
+        if inner.end_poll() {
             self.remind_later(&mut inner);
         }
         Some((entry.wc, time))

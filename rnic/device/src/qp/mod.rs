@@ -360,7 +360,7 @@ impl Qp {
             return Ok(());
         }
         if self.service == Service::Ud {
-            inner.receives_arrived(self);
+            inner.poll_starved_links(self);
             return Ok(());
         }
         // A receive whose memory is not what it should be promises nothing, nor one whose memory
@@ -377,7 +377,7 @@ impl Qp {
         if let Some(link) = inner.links.last_mut() {
             link.credit(floor);
             if link.is_starved() {
-                inner.receives_arrived(self);
+                inner.poll_starved_links(self);
             }
         }
         Ok(())

@@ -53,7 +53,7 @@ fn hand_out(receives: &mut Receives, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize 
     for (place, entry) in out.iter_mut().zip(receives.take_completed()) {
         *place = entry.wc;
     }
-    qp.receives_taken(receives, count as u64);
+    qp.release_receives(receives, count as u64);
     count
 }
 

@@ -29,12 +29,12 @@ impl SilenceTimer {
     }
 
     /// What the peer may have is to be sent again.
-    pub(super) fn asks_again(&mut self) {
+    pub(super) fn expect_retransmission(&mut self) {
         self.again = RetransmitState::WillLeave;
     }
 
     /// A packet leaves that was sent before.
-    pub(super) fn leaves_again(&mut self, now: Time) {
+    pub(super) fn note_retransmission(&mut self, now: Time) {
         if self.again == RetransmitState::WillLeave {
             self.again = RetransmitState::LeftAt(now);
         }
@@ -87,10 +87,10 @@ mod tests {
         let answered = |left: Option<Time>, at| {
             let mut silence = SilenceTimer::default();
             silence.begin(0);
-            silence.asks_again();
+            silence.expect_retransmission();
             left.into_iter()
                 .chain(left.map(|left| left + 5))
-                .for_each(|at| silence.leaves_again(at));
+                .for_each(|at| silence.note_retransmission(at));
             (silence.end(at, || USUAL), silence.lately())
         };
         assert_eq!(answered(None, 100), (false, 0), "nothing had left again");

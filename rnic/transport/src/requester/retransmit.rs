@@ -98,7 +98,7 @@ impl Requester {
 
     /// Sends everything that is not acknowledged again.
     fn go_back(&mut self) {
-        self.silence.asks_again();
+        self.silence.expect_retransmission();
         self.next = self.unacked;
         self.asked = self.unacked;
         self.samples.clear();

@@ -117,7 +117,7 @@ impl Requester {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
-            self.silence.leaves_again(now);
+            self.silence.note_retransmission(now);
         } else if self.asked == last + 1 && self.samples.len() < SAMPLES_MAX {
             // The first answer to a READ carries its first PSN. Only what is sent for the first
             // time gives a sample: otherwise nobody knows which of the two was answered.

@@ -15,7 +15,7 @@ impl AckCoalescer {
     }
 
     /// The requester wants to hear of them, or hear once more of what it was told.
-    pub(super) fn is_asked_for(&mut self) {
+    pub(super) fn make_due(&mut self) {
         self.due = true;
     }
 

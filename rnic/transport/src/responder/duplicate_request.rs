@@ -24,7 +24,7 @@ impl Responder {
             return;
         }
         match operation {
-            Code::Send { .. } | Code::Write { .. } => self.acknowledging.is_asked_for(),
+            Code::Send { .. } | Code::Write { .. } => self.acknowledging.make_due(),
             Code::ReadRequest => self.read_again(config, psn, packet, upper),
             Code::CompareSwap | Code::FetchAdd | Code::AtomicWrite | Code::Flush => {
                 let executed = self.memories.iter().find_map(|memory| match memory.kind {

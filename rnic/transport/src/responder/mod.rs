@@ -230,13 +230,13 @@ impl Responder {
             self.duplicates += 1;
             self.duplicate(config, psn, packet, upper);
         } else {
-            self.goes_on();
+            self.clear_naks();
             self.execute(config, packet, upper);
         }
     }
 
     /// What is expected has come.
-    fn goes_on(&mut self) {
+    fn clear_naks(&mut self) {
         (self.nak, self.receive) = (Nak::None, Receive::NotMissed);
     }
 

@@ -130,7 +130,7 @@ impl Responder {
             self.messages = self.messages.wrapping_add(u32::from(pending.ends));
             let packets = (pending.last + 1 - pending.first) as u32;
             if pending.ask {
-                self.acknowledging.is_asked_for();
+                self.acknowledging.make_due();
             }
             self.acknowledging.add(packets, config.acknowledge_every);
             self.pending.pop_front();

@@ -37,7 +37,7 @@ impl Responder {
         if upper.deliver_run(&part, run) == RunOutcome::Nothing {
             return RunOutcome::Nothing;
         }
-        self.goes_on();
+        self.clear_naks();
         self.new_ticket();
         self.take(
             &packet,

@@ -70,7 +70,7 @@ impl ScanBudget {
     }
 
     /// To be asked before each descriptor or thread.
-    fn is_spent(&mut self) -> bool {
+    fn check_spent(&mut self) -> bool {
         let passed = Duration::from_nanos(clock::now().saturating_sub(self.begun));
         if !self.is_spent && passed > self.time {
             let ran = Duration::from_nanos(own_processor_time().saturating_sub(self.ran));
@@ -96,7 +96,7 @@ fn descriptors_within(sharers: Option<&SharingProcesses>, time: Duration) -> Dir
     let found = own_table(&mut budget) || {
         let apart = |task: i32| {
             let look = || task != own && !shares_files(own, task);
-            budget.is_spent() || look() && table_of(task, &mut budget)
+            budget.check_spent() || look() && table_of(task, &mut budget)
         };
         any_task(sharers, apart).unwrap_or(true)
     };
@@ -115,7 +115,7 @@ pub(super) fn has_drained(sharers: Option<&SharingProcesses>, need: MoveNecessit
     let mut budget = ScanBudget::new(LOOK_TIME_MAX);
     let stays = |task: i32| {
         let mut ran_before = None;
-        if need == MoveNecessity::Optional && budget.is_spent() {
+        if need == MoveNecessity::Optional && budget.check_spent() {
             return true;
         }
         while task != own && may_be_in_request(task, &mut ran_before) {
@@ -164,7 +164,7 @@ fn own_table(budget: &mut ScanBudget) -> bool {
     let looked = for_each_number(directory.as_fd(), |number| {
         // SAFETY: used for one fcntl; a descriptor closed meanwhile yields EBADF.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        found |= budget.is_spent()
+        found |= budget.check_spent()
             || fcntl_getfl(descriptor).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -180,7 +180,7 @@ fn table_of(task: i32, budget: &mut ScanBudget) -> bool {
     let mut found = false;
     let looked = for_each_number(directory.as_fd(), |number| {
         let mut text = [0u8; 256];
-        if budget.is_spent() {
+        if budget.check_spent() {
             found = true;
             return ControlFlow::Break(());
         }

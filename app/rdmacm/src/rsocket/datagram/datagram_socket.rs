@@ -65,12 +65,12 @@ impl QpHealth {
     }
 
     /// Something has completed well.
-    pub(super) fn works(&mut self) {
+    pub(super) fn mark_working(&mut self) {
         *self = if self.is_over() { Self::Failed } else { Self::Works };
     }
 
     /// From now on it has failed, for good.
-    pub(super) fn fails(&mut self) {
+    pub(super) fn mark_failed(&mut self) {
         *self = match self {
             Self::New | Self::NeverWorked => Self::NeverWorked,
             Self::Works | Self::Failed => Self::Failed,
@@ -194,7 +194,7 @@ impl Inner {
                 if self.is_heard(datagram.from) {
                     self.arrived.push_back(datagram);
                 } else {
-                    self.is_read(datagram);
+                    self.release_datagram(datagram);
                 }
             }
         }
@@ -273,7 +273,7 @@ impl Inner {
         let kernel = &self.kernel;
         let source = self.peers.of(to, || kernel.source(to))?.source;
         self.open(source)?;
-        self.peers.is_sent_to(to);
+        self.peers.mark_sent_to(to);
         let (Some(port), Ok(peer)) = (&mut self.port, self.peers.of(to, || Ok(source))) else {
             return Err(Errno::ENODEV);
         };
@@ -331,12 +331,12 @@ impl Inner {
         if reading == ReadMode::Take
             && let Some(datagram) = self.arrived.pop_front()
         {
-            self.is_read(datagram);
+            self.release_datagram(datagram);
         }
         Some((bytes, from))
     }
 
-    fn is_read(&mut self, datagram: ArrivedDatagram) {
+    fn release_datagram(&mut self, datagram: ArrivedDatagram) {
         match datagram.place {
             DatagramPlace::Room(room, _) => self.give_back(room),
             DatagramPlace::Kept(_) => self.kept -= 1,

@@ -22,18 +22,18 @@ impl Inner {
         for _ in 0..self.port.as_ref().map_or(0, UdPort::rooms) {
             let Some(done) = self.port.as_mut().and_then(UdPort::poll) else { return };
             match done {
-                UdCompletion::Failed => self.health.fails(),
-                UdCompletion::Sent => self.health.works(),
+                UdCompletion::Failed => self.health.mark_failed(),
+                UdCompletion::Sent => self.health.mark_working(),
                 UdCompletion::Received(room, bytes, qpn) => {
-                    self.health.works();
-                    self.arrives(room, bytes, qpn);
+                    self.health.mark_working();
+                    self.take_datagram(room, bytes, qpn);
                 }
             }
         }
         self.has_more = self.port.is_some();
     }
 
-    fn arrives(&mut self, room: u32, bytes: usize, qpn: u32) {
+    fn take_datagram(&mut self, room: u32, bytes: usize, qpn: u32) {
         let Some(port) = &self.port else { return };
         let (route, front) = port.front(room);
         let front = &front[..front.len().min(bytes)];
@@ -59,7 +59,7 @@ impl Inner {
 
     pub(super) fn give_back(&mut self, room: u32) {
         if self.port.as_ref().is_some_and(|port| port.take(room).is_err()) {
-            self.health.fails();
+            self.health.mark_failed();
         }
     }
 
@@ -71,7 +71,7 @@ impl Inner {
                 Ok((count, from)) => {
                     let said = KernelDatagramHeader::decode(&bytes[..count], from.ip());
                     if let Some((knock, header)) = said {
-                        self.knocks(from, knock, &bytes[header..count]);
+                        self.take_kernel_datagram(from, knock, &bytes[header..count]);
                     }
                 }
                 Err(Errno::EAGAIN) => return,
@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    fn knocks(&mut self, from: SocketAddr, knock: KernelDatagramHeader, data: &[u8]) {
+    fn take_kernel_datagram(&mut self, from: SocketAddr, knock: KernelDatagramHeader, data: &[u8]) {
         let kernel = &self.kernel;
         if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
             peer.qpn = Some(knock.qpn);

@@ -209,7 +209,7 @@ impl HaltedThreads {
         const PATIENT_LOOKS: usize = 50;
         for index in 0..self.count {
             let mut looks = 0;
-            while !self.tracees()[index].has_stopped()? {
+            while !self.tracees()[index].poll_stopped()? {
                 looks += 1;
                 if looks < PATIENT_LOOKS {
                     sched_yield();
@@ -249,7 +249,7 @@ impl HaltedThreads {
     fn settle(&mut self) {
         let give_up_at = now() + SETTLE_TIME_MAX;
         for index in 0..self.count {
-            while self.tracees()[index].has_stopped() == Ok(false) && now() < give_up_at {
+            while self.tracees()[index].poll_stopped() == Ok(false) && now() < give_up_at {
                 if matches!(proc_task_files::state(self.tracees()[index].thread), None | Some(b'D'))
                 {
                     break;
