@@ -2,9 +2,9 @@
 //!
 //! In: a message and the descriptors that came along. Out: the message with each descriptor at the
 //! place that it is for. How many belong to which message, and of which kind, is the protocol's
-//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and a holder of a [`MessageWithFiles`]
-//! has all of them and no more. That memory has exactly the bytes that its user needs is seen to
-//! where it is mapped. A daemon may be hostile.
+//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and a holder of a
+//! [`MessageWithFiles`] has all of them and no more. That memory has exactly the bytes that its
+//! user needs is seen to where it is mapped. A daemon may be hostile.
 
 use crate::memory_from_daemon;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};

@@ -53,7 +53,8 @@ struct Record {
     heard_as: Option<u64>,
     /// It has links, and could not be listened to.
     is_unheard: bool,
-    /// What `PeerDoorbells::life` calls the word in our page that tells of our end. `None`: nothing does.
+    /// What `PeerDoorbells::life` calls the word in our page that tells of our end. `None`: nothing
+    /// does.
     told_as: Option<u64>,
     /// Whether the peer's process rings ours, or the engine.
     far_end: FarEnd,

@@ -60,7 +60,7 @@ pub mod word {
     pub const RNR: usize = 0xe8;
     /// A [`crate::qp_attributes::Receiving`]: only a far end on a network reads it.
     pub const RECEIVING: usize = 0xf0;
-    /// A [`crate::qp_attributes::Sending`]; likewise.
+    /// A [`crate::qp_attributes::SendAttributes`]; likewise.
     pub const SENDING: usize = 0xf8;
     /// A [`crate::qp_attributes::GlobalRoute`]; likewise.
     pub const GLOBAL_ROUTE: usize = 0x100;

@@ -93,8 +93,8 @@ pub enum Acknowledgements {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelayNotices {
     /// The peer does not know of them, as far as we know: none are sent, and those that come are
-    /// not looked at, unless the peer has named what is left of a WRITE ([`AddressedPackets::Every`]), or is
-    /// waited for in vain: then it says that it is there.
+    /// not looked at, unless the peer has named what is left of a WRITE
+    /// ([`AddressedPackets::Every`]), or is waited for in vain: then it says that it is there.
     Unknown,
     /// The peer is told when answers to it wait for a rate limit, and when there is a receive that
     /// it was told is missing. See [`crate::Connection::poll_delay`],

@@ -2,8 +2,8 @@
 //!
 //! In: packets that passed the ICRC check, requests of the layer above, and the time. Out: packets
 //! without ICRC, events, and the time to come back. The memory that messages come from and go to
-//! belongs to the layer above and is reached through [`UpperLayer`] only, at the moment a packet is made
-//! or arrives, so nothing is kept here for retransmission.
+//! belongs to the layer above and is reached through [`UpperLayer`] only, at the moment a packet is
+//! made or arrives, so nothing is kept here for retransmission.
 //!
 //! Clause numbers are those of the InfiniBand architecture specification, volume 1. Where this
 //! transport differs from it, `docs/spec/deviations.md` says why.

@@ -239,9 +239,9 @@ pub trait UpperLayer {
         RunOutcome::Nothing
     }
 
-    /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that [`UpperLayer::fetch`]
-    /// may be called from now on. A READ whose answer was lost comes again with a new ticket, as
-    /// often as the peer asks (9.4.4).
+    /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that
+    /// [`UpperLayer::fetch`] may be called from now on. A READ whose answer was lost comes again
+    /// with a new ticket, as often as the peer asks (9.4.4).
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery;
 
     /// Bytes from `offset` on of what a READ of the peer asks for. They are asked for in order,

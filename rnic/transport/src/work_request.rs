@@ -32,7 +32,7 @@ pub enum Operation {
         /// The peer's completion solicits an event (9.2.2); of a WRITE only with immediate data.
         solicited: bool,
     },
-    /// RDMA READ: what it brings goes to [`crate::Upper::place`].
+    /// RDMA READ: what it brings goes to [`crate::UpperLayer::place`].
     Read {
         /// Virtual address at the responder, of the first byte of the whole message.
         address: u64,

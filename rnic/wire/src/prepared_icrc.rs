@@ -136,8 +136,8 @@ impl PreparedIcrc {
         }
     }
 
-    /// As [`IcrcFlow::check`], of a datagram that probably has this identification: what is found is
-    /// the same, sooner and more surely if it has.
+    /// As [`IcrcFlow::check`], of a datagram that probably has this identification: what is found
+    /// is the same, sooner and more surely if it has.
     pub fn check(&self, datagram: &[u8], probably: Identification) -> IcrcVerdict {
         match datagram.split_last_chunk::<SUFFIX_BYTES>() {
             Some((packet, suffix))

@@ -140,7 +140,8 @@ impl SharingProcesses {
         if seen { Ok(SharingProcesses { list, newest }) } else { Err(AdoptError::Busy) }
     }
 
-    /// No process is known, nor up to which number: [`SharingProcesses::are_all`] looks at all there are.
+    /// No process is known, nor up to which number: [`SharingProcesses::are_all`] looks at all
+    /// there are.
     pub(crate) fn not_looked_for() -> SharingProcesses {
         SharingProcesses { list: [const { None }; SHARERS_MAX], newest: AtomicI32::new(0) }
     }

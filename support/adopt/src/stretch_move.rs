@@ -1,8 +1,8 @@
 //! Moves one stretch of pages: copies it, then replaces it by one system call.
 //!
-//! A [`StretchMove`] says *what* is moved; the strategies make sure that *no thread stores into the old
-//! pages between the two steps*. Nothing here allocates or takes a lock: the steps run while other
-//! threads of the program stand still with any lock in their hands.
+//! A [`StretchMove`] says *what* is moved; the strategies make sure that *no thread stores into the
+//! old pages between the two steps*. Nothing here allocates or takes a lock: the steps run while
+//! other threads of the program stand still with any lock in their hands.
 #![expect(unsafe_code)]
 // UNSAFETY: replaces mappings of the running program; the reasons why that is right are the
 // purpose of this crate and stand at each block.
@@ -67,8 +67,8 @@ pub(crate) struct StretchMove<'a> {
 }
 
 impl StretchMove<'_> {
-    /// Copies the contents to where they will live. Until [`StretchMove::replace`] no thread may store
-    /// into the pages.
+    /// Copies the contents to where they will live. Until [`StretchMove::replace`] no thread may
+    /// store into the pages.
     pub(crate) fn copy(&self) -> Result<(), Errno> {
         match self.direction {
             MoveDirection::Out { pagemap } => match self.stretch.region.kind {
@@ -83,8 +83,8 @@ impl StretchMove<'_> {
     }
 
     /// Puts the copy in the place of the original, atomically for every thread: both calls change
-    /// the mapping under the kernel's own lock. `protection`: what [`StretchMove::protection`] found,
-    /// under the same conditions.
+    /// the mapping under the kernel's own lock. `protection`: what [`StretchMove::protection`]
+    /// found, under the same conditions.
     pub(crate) fn replace(&self, protection: MprotectFlags) -> Result<(), Errno> {
         match self.direction {
             MoveDirection::Out { .. } => map_file(self.stretch),
@@ -136,7 +136,8 @@ impl StretchMove<'_> {
         Ok(found.filter(|_| covered_to >= address + length))
     }
 
-    /// As [`StretchMove::protection`], while no thread can change anything: looks at the flags, too.
+    /// As [`StretchMove::protection`], while no thread can change anything: looks at the flags,
+    /// too.
     pub(crate) fn protection_still(&self) -> Result<Option<MprotectFlags>, Errno> {
         let Stretch { address, length, .. } = self.stretch;
         let is_plain = match self.direction {

@@ -3,9 +3,9 @@
 //! A doorbell is a word of the memory that two processes share anyway; the ringer counts the word
 //! up and makes one system call ([`ring`]). A thread of the sleeper's sleeps on many such words at
 //! once: either the one that is to be woken ([`crate::Sleeper`]), or, if that has to wait for
-//! descriptors, one that tells it by what only their process has ([`DoorbellListener`]). So the two share
-//! no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of them, or
-//! a ringer that holds a lock, keeps no other (decision 0020).
+//! descriptors, one that tells it by what only their process has ([`DoorbellListener`]). So the two
+//! share no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of
+//! them, or a ringer that holds a lock, keeps no other (decision 0020).
 //!
 //! A doorbell that is rung without end is heard [`MOST`] times a millisecond and then rests until
 //! that is over, so that the others are heard meanwhile.

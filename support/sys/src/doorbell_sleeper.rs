@@ -1,7 +1,8 @@
 //! Lets one thread sleep until a doorbell rings or it is nudged.
 //!
-//! The thread hears as many doorbells as the kernel lets it sleep on; threads of a [`DoorbellListener`]
-//! hear the others and nudge. What sleeps on descriptors, too, is another thread's business.
+//! The thread hears as many doorbells as the kernel lets it sleep on; threads of a
+//! [`DoorbellListener`] hear the others and nudge. What sleeps on descriptors, too, is another
+//! thread's business.
 
 use crate::doorbell_listener::{
     DoorbellGroup, DoorbellListener, GROUP, Spawn, WatchedDoorbell, sleep,

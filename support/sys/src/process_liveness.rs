@@ -6,9 +6,9 @@
 //! the thread it stores `FUTEX_OWNER_DIED`. It does so before it lets go of the thread's memory and
 //! descriptors, so before it can be seen that the process has ended.
 //!
-//! One thread that lives as long as the process does has a [`ProcessLiveness`] for that, in the place of the
-//! list that the C library gave it. That one is for robust mutexes, of which such a thread must not
-//! hold any.
+//! One thread that lives as long as the process does has a [`ProcessLiveness`] for that, in the
+//! place of the list that the C library gave it. That one is for robust mutexes, of which such a
+//! thread must not hold any.
 //!
 //! A word lies where the other process may write: it can make that say anything, and no other
 //! process reads it. The *list* does not: the entry for each word is in memory of our own. The
@@ -108,8 +108,8 @@ impl ProcessLiveness {
             return None;
         }
         // SAFETY: the kernel reads the list when the thread ends. It is whole at any time, and
-        // there for as long as the thread has it, since `LivenessThread` borrows it and gives the old one
-        // back. The kernel writes only to words that hold the thread's number.
+        // there for as long as the thread has it, since `LivenessThread` borrows it and gives the
+        // old one back. The kernel writes only to words that hold the thread's number.
         let set =
             unsafe { libc::syscall(libc::SYS_set_robust_list, self.head.address(), HEAD_BYTES) };
         if set != 0 {

@@ -3,7 +3,8 @@
 //! The daemon makes a link for each, by which copies come, and joins the group before it says that
 //! the link is ready. An attach waits for that: what is sent afterwards arrives. Such a link may
 //! end later unasked, with the daemon above all; nothing that is sent would bring another one, so
-//! it is asked for again (`DeferredCall::Attach`), at intervals, as long as the queue pair is attached.
+//! it is asked for again (`DeferredCall::Attach`), at intervals, as long as the queue pair is
+//! attached.
 
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;

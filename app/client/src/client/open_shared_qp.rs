@@ -2,10 +2,10 @@
 //! side is in `shared_qp_admission.rs`; what they say to each other then is in `opened/`.
 //!
 //! The opener listens at a socket whose number the kernel draws, and asks all parts of the domain
-//! (`xrc_domain_discovery.rs`) for the maker. The maker connects to that socket, and says by what number.
-//! As for requests that are handed over, both state in the domain's file what they say, and are
-//! heard only from the socket of their part. The maker looks for the statement once more when it is
-//! connected: the process that made it is alive, and so the socket is that process's.
+//! (`xrc_domain_discovery.rs`) for the maker. The maker connects to that socket, and says by what
+//! number. As for requests that are handed over, both state in the domain's file what they say, and
+//! are heard only from the socket of their part. The maker looks for the statement once more when
+//! it is connected: the process that made it is alive, and so the socket is that process's.
 
 use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};

@@ -4,7 +4,8 @@
 //! serve it asks for kicks before it waits. After any activity it takes a turn every millisecond;
 //! after two quiet ones, by when no peer can have missed that kicks are wanted, it sleeps without a
 //! limit. It waits for nothing else: what needs an answer of the daemon is done in
-//! `deferred_daemon_calls.rs`, and what the daemon has no room for waits in `daemon_event_replies.rs`.
+//! `deferred_daemon_calls.rs`, and what the daemon has no room for waits in
+//! `daemon_event_replies.rs`.
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
