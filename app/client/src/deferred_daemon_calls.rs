@@ -209,9 +209,9 @@ impl PausedCalls {
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct NoCaller;
 
-    impl Caller for Nobody {
+    impl Caller for NoCaller {
         fn make(&self, _: DeferredCall) -> CallOutcome {
             CallOutcome::Done
         }
@@ -250,7 +250,7 @@ mod tests {
         let calls = Arc::new(DeferredCalls::default());
         let running = || lock(&calls.state).running;
         for _ in 0..2 {
-            (0..3).for_each(|_| calls.ask(&Weak::<Nobody>::new(), DeferredCall::Reconnect));
+            (0..3).for_each(|_| calls.ask(&Weak::<NoCaller>::new(), DeferredCall::Reconnect));
             assert!(running());
             let begun = clock::now();
             while running() {

@@ -249,9 +249,9 @@ impl PageRevocation {
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct NoPageOwner;
 
-    impl PageOwner for Nobody {
+    impl PageOwner for NoPageOwner {
         fn take_back(&self, _: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
             Ok(())
         }
@@ -259,7 +259,7 @@ mod tests {
         fn answer(&self, _: PageQuestion) {}
     }
 
-    const NOBODY: Weak<Nobody> = Weak::new();
+    const NOBODY: Weak<NoPageOwner> = Weak::new();
 
     #[test]
     fn a_wait_ends_when_done_and_never_takes_long() {

@@ -330,7 +330,7 @@ mod tests {
         let name = format!("{prefix}{number}");
         bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
         let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
-        let receivers = Weak::<crate::testing::hostile_opener::Nobody>::new();
+        let receivers = Weak::<crate::testing::hostile_opener::NoSharedQueuePairs>::new();
         let part = DomainPart { prefix: prefix.into(), number, socket, file, receivers };
         DomainMember::new(part, &Domain::part(number)).unwrap()
     }

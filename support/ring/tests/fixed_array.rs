@@ -14,18 +14,18 @@ enum Answer {
     Refuse,
 }
 
-struct Bank {
+struct CountingLender {
     answer: Answer,
     lent: Mutex<HashMap<usize, (Layout, NonNull<u8>)>>,
 }
 
 // SAFETY: nothing is kept of a pointer that changes what is behind it.
-unsafe impl Send for Bank {}
+unsafe impl Send for CountingLender {}
 // SAFETY: as above.
-unsafe impl Sync for Bank {}
+unsafe impl Sync for CountingLender {}
 
 // SAFETY: memory of the allocator, with no other owner until it is taken back.
-unsafe impl Lender for Bank {
+unsafe impl Lender for CountingLender {
     fn lend(&self, bytes: usize, alignment: usize) -> Result<Option<NonNull<u8>>, NoMemory> {
         match self.answer {
             Answer::Leave => return Ok(None),
@@ -53,12 +53,12 @@ unsafe impl Lender for Bank {
     }
 }
 
-fn bank(answer: Answer) -> (Arc<Bank>, MemoryLender) {
-    let bank = Arc::new(Bank { answer, lent: Mutex::default() });
+fn bank(answer: Answer) -> (Arc<CountingLender>, MemoryLender) {
+    let bank = Arc::new(CountingLender { answer, lent: Mutex::default() });
     (bank.clone(), Some(bank))
 }
 
-fn count(bank: &Bank) -> usize {
+fn count(bank: &CountingLender) -> usize {
     bank.lent.lock().unwrap().len()
 }
 

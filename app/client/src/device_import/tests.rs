@@ -89,20 +89,20 @@ fn destruction_waits_for_the_other_importers() {
 const SECOND: u64 = 1_000_000_000;
 
 /// Has device memory that takes a second to move, and as long to move back.
-struct Slow {
+struct SlowOwner {
     memory: &'static [u8],
     out: AtomicBool,
     moved: AtomicU64,
 }
 
-impl Slow {
+impl SlowOwner {
     fn moves(&self) {
         pass(SECOND);
         self.moved.fetch_add(SECOND, Ordering::Relaxed);
     }
 }
 
-impl PageOwner for Slow {
+impl PageOwner for SlowOwner {
     fn with_pages(
         &self,
         _: &Range<usize>,
@@ -121,7 +121,7 @@ impl PageOwner for Slow {
     }
 }
 
-impl ExportedObjects for Slow {
+impl ExportedObjects for SlowOwner {
     fn has_domain(&self, _: u32) -> bool {
         false
     }
@@ -142,8 +142,8 @@ impl ExportedObjects for Slow {
 #[test]
 fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
     let (out, moved) = (AtomicBool::new(false), AtomicU64::new(0));
-    let process = Arc::new(Slow { memory: Vec::leak(vec![7; 1 << 20]), out, moved });
-    let owner: Weak<Slow> = Arc::downgrade(&process);
+    let process = Arc::new(SlowOwner { memory: Vec::leak(vec![7; 1 << 20]), out, moved });
+    let owner: Weak<SlowOwner> = Arc::downgrade(&process);
     let exporter = Exporter::new(Arc::<PeerSocketThread>::default(), owner.clone());
     let (mut number, mut refused) = (0, 0);
     while now() < 200 * SECOND {

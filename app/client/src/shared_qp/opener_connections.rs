@@ -277,17 +277,17 @@ impl Openers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::hostile_opener::{Idle, Nobody, alone};
+    use crate::testing::hostile_opener::{IdleOpenerService, NoSharedQueuePairs, alone};
 
     fn idle() -> Weak<dyn OpenerService> {
-        Weak::<Idle>::new()
+        Weak::<IdleOpenerService>::new()
     }
 
     /// Too many hold queue pairs; a process that has one and goes makes room, when its socket is
     /// closed.
     #[test]
     fn openers_are_limited() {
-        let (openers, receivers) = (Openers::default(), Weak::<Nobody>::new());
+        let (openers, receivers) = (Openers::default(), Weak::<NoSharedQueuePairs>::new());
         let most = openers_max();
         assert!(most <= OPENERS_MAX && most * 2 <= (process_state::files_max() / 4).max(2));
         let add = |number| {
@@ -306,7 +306,7 @@ mod tests {
 
     fn one() -> (Opener, OwnedFd) {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        (alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
+        (alone(ours, Qpn(7), Weak::<NoSharedQueuePairs>::new()), theirs)
     }
 
     /// The attendant hears of each question: one that asks on and on keeps no other from its turn.

@@ -61,7 +61,7 @@ impl Bytes<'_> {
 
 /// What the daemon says to the next call: events first, then the answer, or its own tag or bytes.
 #[derive(Default)]
-struct Plan {
+struct HostileAnswers {
     events: Vec<(Message, Vec<OwnedFd>)>,
     answer: Option<Message>,
     wrong_tag: bool,
@@ -69,9 +69,9 @@ struct Plan {
 
 /// What the daemon heard last of pages that it asked for.
 static ADOPTED: Mutex<Option<Adopted>> = Mutex::new(None);
-static PLANS: Mutex<VecDeque<Plan>> = Mutex::new(VecDeque::new());
+static PLANS: Mutex<VecDeque<HostileAnswers>> = Mutex::new(VecDeque::new());
 
-fn plans() -> std::sync::MutexGuard<'static, VecDeque<Plan>> {
+fn plans() -> std::sync::MutexGuard<'static, VecDeque<HostileAnswers>> {
     lock(&PLANS)
 }
 
@@ -462,7 +462,7 @@ pub fn daemon_says(bytes: &[u8]) {
         }
         let events = (0..bytes.byte() % 3).map(|_| event(&mut bytes, &process)).collect();
         let answer = answer(&mut bytes);
-        plans().push_back(Plan { events, answer, wrong_tag: bytes.byte() == 0xff });
+        plans().push_back(HostileAnswers { events, answer, wrong_tag: bytes.byte() == 0xff });
         match bytes.byte() % 6 {
             0 => {
                 let made = process.queue_pair(bytes.of(Service::ALL));

@@ -92,9 +92,9 @@ impl ExportedObjects for Process {
 }
 
 /// No process at all.
-enum Nobody {}
+enum NoObjects {}
 
-impl Device for Nobody {
+impl Device for NoObjects {
     fn shared(&self) -> &Arc<Shared> {
         match *self {}
     }
@@ -116,7 +116,7 @@ pub fn imports(bytes: &[u8]) {
     let Ok((theirs, ours)) = seqpacket::pair() else { return };
     let importer = Importer::new(1, ours, exporter.clone(), objects, 1);
     let Ok((line, _owner)) = seqpacket::pair() else { return };
-    let line = ExporterConnection::new(line, Weak::<Nobody>::new());
+    let line = ExporterConnection::new(line, Weak::<NoObjects>::new());
     for step in bytes.chunks(8).take(STEPS_MAX) {
         let byte = |at: usize| u32::from(step.get(at).copied().unwrap_or(0));
         let ask = Ask {

@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 /// One that cannot be changed.
-struct One;
+struct OneQueuePair;
 
-impl SharedQueuePairs for One {
+impl SharedQueuePairs for OneQueuePair {
     fn hold(&self, number: Qpn) -> bool {
         number == Qpn(7)
     }
@@ -33,18 +33,18 @@ impl SharedQueuePairs for One {
 }
 
 /// Serves no opener: what was asked waits until it is taken.
-pub(crate) struct Idle;
+pub(crate) struct IdleOpenerService;
 
-impl OpenerService for Idle {
+impl OpenerService for IdleOpenerService {
     fn attend_to(&self, _: u64) {}
 }
 
 /// No queue pairs at all.
 #[cfg(test)]
-pub(crate) enum Nobody {}
+pub(crate) enum NoSharedQueuePairs {}
 
 #[cfg(test)]
-impl SharedQueuePairs for Nobody {
+impl SharedQueuePairs for NoSharedQueuePairs {
     fn hold(&self, _: Qpn) -> bool {
         match *self {}
     }
@@ -64,7 +64,7 @@ impl SharedQueuePairs for Nobody {
 
 /// An opener that is in no list, and is not attended to.
 pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn SharedQueuePairs>) -> Opener {
-    Opener::new(Default::default(), socket, number, receivers, Weak::<Idle>::new())
+    Opener::new(Default::default(), socket, number, receivers, Weak::<IdleOpenerService>::new())
 }
 
 /// A device without a peer behind it.
@@ -78,8 +78,8 @@ pub(crate) fn stand_in() -> Option<Arc<Qp>> {
 
 /// Says what the bytes say, to both.
 pub fn opened(bytes: &[u8]) {
-    let one = Arc::new(One);
-    let receivers: Weak<dyn SharedQueuePairs> = Arc::<One>::downgrade(&one);
+    let one = Arc::new(OneQueuePair);
+    let receivers: Weak<dyn SharedQueuePairs> = Arc::<OneQueuePair>::downgrade(&one);
     let (Ok((opener, _theirs)), Ok((line, _maker))) = (seqpacket::pair(), seqpacket::pair()) else {
         return;
     };

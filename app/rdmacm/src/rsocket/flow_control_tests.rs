@@ -8,7 +8,7 @@ use super::*;
 use crate::rsocket::wire_format::Message;
 
 /// What is under way: bytes for a place, and what the peer is told.
-struct Sent {
+struct SentMessage {
     bytes: Vec<u8>,
     to: u64,
     message: Message,
@@ -20,7 +20,7 @@ struct Side {
     receiver: Receiver,
     send: Vec<u8>,
     receive: Vec<u8>,
-    under_way: VecDeque<Sent>,
+    under_way: VecDeque<SentMessage>,
 }
 
 impl Side {
@@ -41,7 +41,12 @@ impl Side {
         {
             assert!(self.sender.control());
             let message = Message::Credits(grant.until);
-            self.under_way.push_back(Sent { bytes: vec![], to: 0, message, half: grant.half });
+            self.under_way.push_back(SentMessage {
+                bytes: vec![],
+                to: 0,
+                message,
+                half: grant.half,
+            });
         }
     }
 
@@ -61,7 +66,12 @@ impl Side {
                 piece.from.iter().flat_map(|range| self.send[range.clone()].to_vec()).collect()
             };
             let message = Message::Data(piece.bytes);
-            self.under_way.push_back(Sent { bytes, to: piece.to.address, message, half: None });
+            self.under_way.push_back(SentMessage {
+                bytes,
+                to: piece.to.address,
+                message,
+                half: None,
+            });
             done += piece.bytes as usize;
         }
         done

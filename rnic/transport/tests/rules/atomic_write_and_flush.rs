@@ -17,24 +17,24 @@ fn flush_of(selectivity: Selectivity) -> Operation {
     Operation::Flush { address: 0x4000, key: Rkey(7), length: 300, placement, selectivity }
 }
 
-fn flush(psn: u32, bits: u8) -> Made {
+fn flush(psn: u32, bits: u8) -> HandmadePacket {
     let placement = Placement::from_bits(bits & 0xf).unwrap();
     let selectivity = if bits & 0x10 == 0 { Selectivity::Range } else { Selectivity::Region };
     let flush = Some(Feth::new(placement, selectivity));
     let reth = Some(Reth::new(0x4000, Rkey(7), 300));
-    make(FLUSH, psn, Parts { ask: true, flush, reth, ..Parts::default() })
+    make(FLUSH, psn, PacketParts { ask: true, flush, reth, ..PacketParts::default() })
 }
 
 /// A FLUSH without any placement.
-fn made_of_nothing() -> Made {
-    let Made(mut bytes) = flush(500, 1);
+fn made_of_nothing() -> HandmadePacket {
+    let HandmadePacket(mut bytes) = flush(500, 1);
     bytes[15] = 0;
-    Made(bytes)
+    HandmadePacket(bytes)
 }
 
-fn eight(psn: u32, address: u64, length: u32, payload: usize) -> Made {
+fn eight(psn: u32, address: u64, length: u32, payload: usize) -> HandmadePacket {
     let reth = Some(Reth::new(address, Rkey(7), length));
-    make(ATOMIC_WRITE, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+    make(ATOMIC_WRITE, psn, PacketParts { ask: true, reth, payload, ..PacketParts::default() })
 }
 
 #[test]

@@ -4,10 +4,10 @@ use crate::scripted_upper_layer::*;
 use omniverb_transport::{Config, Event, PlaceOutcome, Request, RequestId, Status};
 use omniverb_wire::{Aeth, AtomicAckEth, CREDITS_INVALID, PacketPosition, Syndrome};
 
-fn atomic_result(psn: u32, original: u64) -> Made {
+fn atomic_result(psn: u32, original: u64) -> HandmadePacket {
     let aeth = Some(Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0));
     let result = Some(AtomicAckEth::new(original));
-    make(ATOMIC_ACKNOWLEDGE, psn, Parts { aeth, result, ..Parts::default() })
+    make(ATOMIC_ACKNOWLEDGE, psn, PacketParts { aeth, result, ..PacketParts::default() })
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn unnegotiated_notices_are_ignored() {
     let mut end = end();
     let left = |code, psn, address, left, payload| {
         let reth = Some(Reth::new(address, Rkey(7), left));
-        make(code, psn, Parts { reth, payload, ..Parts::default() })
+        make(code, psn, PacketParts { reth, payload, ..PacketParts::default() })
     };
     end.receive(&left(WRITE_FIRST, 500, 0x4000, 257, 256));
     // Whoever does not know where it stands in the order is not heard, either.

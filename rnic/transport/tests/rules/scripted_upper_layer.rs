@@ -18,7 +18,7 @@ pub const PEER: Qpn = Qpn(0x22);
 
 /// The layer above.
 #[derive(Default)]
-pub struct Script {
+pub struct ScriptedUpperLayer {
     /// Answers to what is handed over, in order; "done" when there is none left.
     pub answers: VecDeque<Delivery>,
     /// Answers to [`UpperLayer::gather`].
@@ -35,7 +35,7 @@ pub struct Script {
     pub srqs: Vec<u32>,
 }
 
-impl Script {
+impl ScriptedUpperLayer {
     fn answer(&mut self, ticket: Ticket) -> Delivery {
         self.tickets.push(ticket);
         self.answers.pop_front().unwrap_or(Delivery::Done)
@@ -46,7 +46,7 @@ impl Script {
     }
 }
 
-impl UpperLayer for Script {
+impl UpperLayer for ScriptedUpperLayer {
     fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         for (at, target) in (offset..).zip(target) {
             *target = (request.0 + at) as u8;
@@ -114,7 +114,7 @@ impl UpperLayer for Script {
 /// One end, whose peer is the test.
 pub struct End {
     pub connection: Connection,
-    pub script: Script,
+    pub script: ScriptedUpperLayer,
     pub now: Time,
 }
 
@@ -129,21 +129,21 @@ pub fn end() -> End {
 impl End {
     pub fn new(config: Config) -> End {
         let connection = Connection::new(config).unwrap();
-        End { connection, script: Script::default(), now: 1_000_000 }
+        End { connection, script: ScriptedUpperLayer::default(), now: 1_000_000 }
     }
 
     /// A packet arrives.
-    pub fn receive(&mut self, packet: &Made) {
+    pub fn receive(&mut self, packet: &HandmadePacket) {
         self.receive_marked(packet, Ecn::Unmarked);
     }
 
-    pub fn receive_marked(&mut self, packet: &Made, ecn: Ecn) {
+    pub fn receive_marked(&mut self, packet: &HandmadePacket, ecn: Ecn) {
         let packet = Packet::parse(&packet.0).unwrap();
         self.connection.handle_packet(self.now, &packet, ecn, &mut self.script);
     }
 
     /// A train arrives. True: as a run.
-    pub fn receive_run(&mut self, packets: &[Made]) -> bool {
+    pub fn receive_run(&mut self, packets: &[HandmadePacket]) -> bool {
         let train: Vec<u8> = packets.iter().flat_map(|packet| packet.0.clone()).collect();
         let run = WriteRun::of(&train, packets[0].0.len()).expect("a run");
         assert_eq!(run.count(), packets.len());
@@ -226,11 +226,11 @@ opcodes! {
 }
 
 /// A packet made by hand, without a valid ICRC.
-pub struct Made(pub Vec<u8>);
+pub struct HandmadePacket(pub Vec<u8>);
 
 /// What to put into it.
 #[derive(Default)]
-pub struct Parts {
+pub struct PacketParts {
     pub ask: bool,
     pub srq: Option<u32>,
     pub flush: Option<Feth>,
@@ -242,7 +242,7 @@ pub struct Parts {
     pub payload: usize,
 }
 
-pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
+pub fn make(code: u8, psn: u32, parts: PacketParts) -> HandmadePacket {
     let opcode = Opcode::from_byte(code).unwrap();
     let bth = Bth::new(code, ME, Psn::new(psn)).ack_requested(parts.ask);
     let mut buffer = [0; DATAGRAM_MAX];
@@ -256,42 +256,42 @@ pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
         .maybe(parts.result)
         .maybe(parts.immediate)
         .finish();
-    Made(buffer[..length].to_vec())
+    HandmadePacket(buffer[..length].to_vec())
 }
 
-pub fn send(psn: u32, payload: usize) -> Made {
-    make(SEND_ONLY, psn, Parts { ask: true, payload, ..Parts::default() })
+pub fn send(psn: u32, payload: usize) -> HandmadePacket {
+    make(SEND_ONLY, psn, PacketParts { ask: true, payload, ..PacketParts::default() })
 }
-pub fn read(psn: u32, address: u64, key: u32, length: u32) -> Made {
+pub fn read(psn: u32, address: u64, key: u32, length: u32) -> HandmadePacket {
     let reth = Some(Reth::new(address, Rkey(key), length));
-    make(READ_REQUEST, psn, Parts { ask: true, reth, ..Parts::default() })
+    make(READ_REQUEST, psn, PacketParts { ask: true, reth, ..PacketParts::default() })
 }
-pub fn add(psn: u32, address: u64) -> Made {
+pub fn add(psn: u32, address: u64) -> HandmadePacket {
     let atomic = Some(AtomicEth::new(address, Rkey(7), 5, 0));
-    make(FETCH_ADD, psn, Parts { ask: true, atomic, ..Parts::default() })
+    make(FETCH_ADD, psn, PacketParts { ask: true, atomic, ..PacketParts::default() })
 }
-pub fn write(code: u8, psn: u32, total: Option<u32>, payload: usize) -> Made {
+pub fn write(code: u8, psn: u32, total: Option<u32>, payload: usize) -> HandmadePacket {
     let reth = total.map(|total| Reth::new(0x4000, Rkey(7), total));
-    make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+    make(code, psn, PacketParts { ask: true, reth, payload, ..PacketParts::default() })
 }
-pub fn acknowledge(psn: u32, syndrome: u8) -> Made {
+pub fn acknowledge(psn: u32, syndrome: u8) -> HandmadePacket {
     let aeth = Some(Aeth::new(Syndrome::from_byte(syndrome), 0));
-    make(ACKNOWLEDGE, psn, Parts { aeth, ..Parts::default() })
+    make(ACKNOWLEDGE, psn, PacketParts { aeth, ..PacketParts::default() })
 }
 /// An ACK without credits, of everything up to this PSN.
-pub fn ack(psn: u32) -> Made {
+pub fn ack(psn: u32) -> HandmadePacket {
     acknowledge(psn, Syndrome::Ack(CREDITS_INVALID).to_byte())
 }
 /// A NAK: this one is missing.
-pub fn sequence_nak(psn: u32) -> Made {
+pub fn sequence_nak(psn: u32) -> HandmadePacket {
     acknowledge(psn, Syndrome::SequenceError.to_byte())
 }
-pub fn read_data(code: u8, psn: u32, payload: usize) -> Made {
+pub fn read_data(code: u8, psn: u32, payload: usize) -> HandmadePacket {
     let aeth = (code != READ_RESPONSE_MIDDLE).then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0));
-    make(code, psn, Parts { aeth, payload, ..Parts::default() })
+    make(code, psn, PacketParts { aeth, payload, ..PacketParts::default() })
 }
 
-impl Made {
+impl HandmadePacket {
     /// Hands the packet over.
     pub fn parsed<T>(&self, with: impl FnOnce(&Packet<'_>) -> T) -> T {
         with(&Packet::parse(&self.0).unwrap())

@@ -76,12 +76,16 @@ fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
 fn a_run_is_taken_in_one_go_if_it_is_what_is_expected() {
     let named = |psn, before: u32| {
         let reth = Some(Reth::new(0x4000 + u64::from(before), Rkey(7), 1200 - before));
-        make(WRITE_FIRST, psn, Parts { reth, payload: 256, ..Parts::default() })
+        make(WRITE_FIRST, psn, PacketParts { reth, payload: 256, ..PacketParts::default() })
     };
     let middle = || [named(501, 256), named(502, 512), named(503, 768)];
     let last = || {
         let reth = Some(Reth::new(0x4400, Rkey(7), 176));
-        make(WRITE_ONLY, 504, Parts { ask: true, reth, payload: 176, ..Parts::default() })
+        make(
+            WRITE_ONLY,
+            504,
+            PacketParts { ask: true, reth, payload: 176, ..PacketParts::default() },
+        )
     };
     let new = |config: Config| {
         let mut end = End::new(config);

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// How the layer above behaves; chances in ten thousand.
 #[derive(Clone, Copy, Debug)]
-pub struct Manners {
+pub struct Behaviour {
     pub late: u64,
     pub stall: u64,
     /// Longest time to an answer.
@@ -28,7 +28,7 @@ pub struct Manners {
 }
 
 /// An answer that is due.
-struct Late {
+struct DueAnswer {
     time: Time,
     ticket: Ticket,
     answer: LateAnswer,
@@ -42,7 +42,7 @@ pub struct Application {
     host: usize,
     pub mine: Rc<Plan>,
     pub theirs: Rc<Plan>,
-    manners: Manners,
+    manners: Behaviour,
     random: Random,
     pub now: Time,
     pub written: Vec<u8>,
@@ -52,7 +52,7 @@ pub struct Application {
     offset: u64,
     receives: u64,
     next_post: Time,
-    late: VecDeque<Late>,
+    late: VecDeque<DueAnswer>,
     resume: Option<Time>,
     /// READs of the peer, oldest first.
     reads: BTreeMap<Ticket, ReadRequest>,
@@ -73,7 +73,7 @@ impl Application {
         host: usize,
         mine: Rc<Plan>,
         theirs: Rc<Plan>,
-        manners: Manners,
+        manners: Behaviour,
         random: Random,
     ) -> Application {
         Application {
@@ -130,7 +130,14 @@ impl Application {
         let pause = self.random.between(1, self.manners.pause);
         let before = self.late.back().map_or(0, |late| late.time);
         let time = (self.now + pause).max(before);
-        self.late.push_back(Late { time, ticket, answer, message, needs_receive, told: false });
+        self.late.push_back(DueAnswer {
+            time,
+            ticket,
+            answer,
+            message,
+            needs_receive,
+            told: false,
+        });
     }
 
     /// When it has something to do.

@@ -1,6 +1,6 @@
 //! From a seed to everything that a run depends on.
 
-use crate::application::Manners;
+use crate::application::Behaviour;
 use crate::model::Plan;
 use crate::simulated_hosts::Scenario;
 use omniverb_terms::{Psn, Qpn};
@@ -12,7 +12,7 @@ use omniverb_transport::{
 use std::rc::Rc;
 
 /// Polite: answers at once, always has receives.
-pub const PROMPT: Manners = Manners {
+pub const PROMPT: Behaviour = Behaviour {
     late: 0,
     stall: 0,
     pause: 1,
@@ -104,7 +104,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         queue: random.pick(&[0, 0, 500_000]),
         limit: 0,
     };
-    let mut manners = || Manners {
+    let mut manners = || Behaviour {
         late: chance(&mut random, 8000),
         stall: chance(&mut random, 400),
         pause: random.pick(&[1000, 50_000, 1_000_000]),

@@ -1,6 +1,6 @@
 //! Two hosts and the network between them, in one thread, on one clock that nobody waits for.
 
-use crate::application::{Application, Manners};
+use crate::application::{Application, Behaviour};
 use crate::model::Plan;
 use crate::trace::Trace;
 use omniverb_transport::fault_injection::{Faults, FaultyLine};
@@ -18,7 +18,7 @@ pub struct Scenario {
     pub seed: u64,
     pub configs: [Config; 2],
     pub faults: Faults,
-    pub manners: [Manners; 2],
+    pub manners: [Behaviour; 2],
     pub plans: [Rc<Plan>; 2],
     /// Picoseconds per byte that each host is allowed to send, as a rate limit; 0: none.
     pub paces: [u64; 2],

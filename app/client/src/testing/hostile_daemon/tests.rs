@@ -31,7 +31,7 @@ fn files(link: u64) -> Vec<OwnedFd> {
 
 fn says(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {
     let events = vec![(message.into(), files)];
-    plans().push_back(Plan { events, answer: None, wrong_tag: false });
+    plans().push_back(HostileAnswers { events, answer: None, wrong_tag: false });
     let _ = process.client.gids();
     process.client.take_events();
     process.work(&mut Bytes(&[7; 64]));

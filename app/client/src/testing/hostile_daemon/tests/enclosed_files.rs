@@ -4,7 +4,10 @@ use super::*;
 use omniverb_device::opcode;
 
 fn delivers(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {
-    plans().push_back(Plan { events: vec![(message.into(), files)], ..Plan::default() });
+    plans().push_back(HostileAnswers {
+        events: vec![(message.into(), files)],
+        ..HostileAnswers::default()
+    });
     let _ = process.client.gids();
     process.client.take_events();
 }
