@@ -93,7 +93,11 @@ impl Sockets {
     }
 
     /// Reads the messages of the carrying process. True: there may be more.
-    fn receive_carried(&self, carried: &ProxiedSocket, mut each: impl FnMut(&Arrival, &[u8])) -> bool {
+    fn receive_carried(
+        &self,
+        carried: &ProxiedSocket,
+        mut each: impl FnMut(&Arrival, &[u8]),
+    ) -> bool {
         let mut buffer = [0; MESSAGE_MAX];
         for _ in 0..CARRIED_PER_TURN {
             match carried.receive(&mut buffer) {
@@ -201,7 +205,13 @@ impl Sockets {
 
     /// Sends a train of packets of `segment` bytes. Packets that the network does not take are
     /// lost, as anywhere in a network.
-    pub(crate) fn send(&self, flow: &IcrcFlow, interface: u32, train: &[u8], segment: usize) -> Sent {
+    pub(crate) fn send(
+        &self,
+        flow: &IcrcFlow,
+        interface: u32,
+        train: &[u8],
+        segment: usize,
+    ) -> Sent {
         if let Some(carried) = self.port.carried() {
             send_carried(carried, flow, interface, train.chunks(segment.max(1)));
             return Sent::Taken;
