@@ -10,7 +10,7 @@ use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::datagram_socket::Inner;
-use super::kernel_socket::AddressFamily;
+use super::kernel_socket::IpFamily;
 use super::socket_address::{from_c, to_c};
 use crate::errno::last;
 use crate::process_id;
@@ -51,7 +51,7 @@ impl Datagrams {
     /// A new one for such addresses, with what `F_SETFL` and `F_SETFD` would say. It has a socket
     /// of the kernel's, and no queue pair before it sends, or is connected.
     pub(crate) fn new(
-        family: AddressFamily,
+        family: IpFamily,
         flags: c_int,
         descriptor_flags: c_int,
     ) -> Result<Self, Errno> {

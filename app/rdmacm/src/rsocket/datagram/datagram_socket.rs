@@ -15,7 +15,7 @@ use omniverb_sys::EventFd;
 use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
-use super::kernel_socket::{AddressFamily, KernelSocket};
+use super::kernel_socket::{IpFamily, KernelSocket};
 use super::peer_table::Peers;
 use super::socket_address;
 use super::ud_queue_pair::{DATAGRAM_MAX, UdPort};
@@ -123,7 +123,7 @@ fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
 impl Inner {
     /// As [`Datagrams::new`](super::calls::Datagrams::new).
     pub(crate) fn new(
-        family: AddressFamily,
+        family: IpFamily,
         flags: c_int,
         descriptor_flags: c_int,
     ) -> Result<Inner, Errno> {
@@ -259,7 +259,7 @@ impl Inner {
         mode: BlockingMode,
     ) -> Result<usize, Errno> {
         let to = to.or(self.connected).ok_or(of(libc::EDESTADDRREQ))?;
-        if AddressFamily::of(to) != self.kernel.family() {
+        if IpFamily::of(to) != self.kernel.family() {
             return Err(of(libc::EAFNOSUPPORT));
         }
         let is_known = self.peers.find(to).is_some_and(|peer| peer.qpn.is_some());

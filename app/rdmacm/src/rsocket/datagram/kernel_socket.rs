@@ -14,22 +14,22 @@ fn failed(error: rustix::io::Errno) -> Errno {
 
 /// Of which addresses a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AddressFamily {
+pub(crate) enum IpFamily {
     Four,
     Six,
 }
 
-impl AddressFamily {
+impl IpFamily {
     /// That of an address.
-    pub(crate) fn of(address: SocketAddr) -> AddressFamily {
-        if address.is_ipv4() { AddressFamily::Four } else { AddressFamily::Six }
+    pub(crate) fn of(address: SocketAddr) -> IpFamily {
+        if address.is_ipv4() { IpFamily::Four } else { IpFamily::Six }
     }
 }
 
-fn new(family: AddressFamily) -> Result<OwnedFd, Errno> {
+fn new(family: IpFamily) -> Result<OwnedFd, Errno> {
     let family = match family {
-        AddressFamily::Four => AddressFamily::INET,
-        AddressFamily::Six => AddressFamily::INET6,
+        IpFamily::Four => AddressFamily::INET,
+        IpFamily::Six => AddressFamily::INET6,
     };
     rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed)
 }
@@ -41,11 +41,11 @@ fn name(socket: impl AsFd) -> Result<SocketAddr, Errno> {
 /// A socket of the kernel's.
 pub(crate) struct KernelSocket {
     socket: OwnedFd,
-    family: AddressFamily,
+    family: IpFamily,
 }
 
 impl KernelSocket {
-    pub(crate) fn new(family: AddressFamily) -> Result<KernelSocket, Errno> {
+    pub(crate) fn new(family: IpFamily) -> Result<KernelSocket, Errno> {
         Ok(KernelSocket { socket: new(family)?, family })
     }
 
@@ -54,7 +54,7 @@ impl KernelSocket {
         self.socket.as_raw_fd()
     }
 
-    pub(crate) fn family(&self) -> AddressFamily {
+    pub(crate) fn family(&self) -> IpFamily {
         self.family
     }
 
@@ -78,8 +78,8 @@ impl KernelSocket {
         let mut own = name(&self.socket)?;
         if own.port() == 0 {
             let any: IpAddr = match self.family {
-                AddressFamily::Six => Ipv6Addr::UNSPECIFIED.into(),
-                AddressFamily::Four => Ipv4Addr::UNSPECIFIED.into(),
+                IpFamily::Six => Ipv6Addr::UNSPECIFIED.into(),
+                IpFamily::Four => Ipv4Addr::UNSPECIFIED.into(),
             };
             self.bind((any, 0).into())?;
             own = name(&self.socket)?;

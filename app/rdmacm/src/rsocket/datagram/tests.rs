@@ -12,7 +12,7 @@ use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
 use super::datagram_socket::Inner;
-use super::kernel_socket::{AddressFamily, KernelSocket};
+use super::kernel_socket::{IpFamily, KernelSocket};
 use super::wire_format::{self, DatagramPurpose, KernelDatagramHeader, ROUTE_BYTES};
 use crate::rsocket::flow_control::ReadMode;
 use crate::rsocket::iovec::IovecCursor;
@@ -22,7 +22,7 @@ use crate::testing::c_call_helpers::alone;
 use crate::testing::fake_ibverbs;
 
 fn socket() -> (Datagrams, SocketAddr) {
-    let socket = Datagrams::new(AddressFamily::Four, libc::O_NONBLOCK, 0).unwrap();
+    let socket = Datagrams::new(IpFamily::Four, libc::O_NONBLOCK, 0).unwrap();
     let address = {
         let mut inner = socket.lock();
         inner.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -129,7 +129,7 @@ fn unknown_senders_fill_a_bounded_queue() {
         KernelDatagramHeader { purpose: DatagramPurpose::Data, qpn: 7 }.encode(address.ip());
     let most = usize::from(flooded.lock().settings.receive_queue);
     for _ in 0..most / 16 + 8 {
-        let stranger = KernelSocket::new(AddressFamily::Four).unwrap();
+        let stranger = KernelSocket::new(IpFamily::Four).unwrap();
         for _ in 0..16 {
             stranger
                 .send(&[header.bytes(), b"flood"].concat(), address, BlockingMode::Blocking)
@@ -185,7 +185,7 @@ fn settles(holds: impl Fn() -> bool) {
 fn names_are_of_the_sockets_family_only() {
     let _alone = alone();
     let (one, address) = socket();
-    let peer = KernelSocket::new(AddressFamily::Four).unwrap();
+    let peer = KernelSocket::new(IpFamily::Four).unwrap();
     let source = peer.source(address).unwrap();
     send(&mut one.lock(), source, b"hello").unwrap();
     let host = [10, 0, 0, 2];
