@@ -10,7 +10,7 @@ use libc::{
 use omniverb_terms::Errno;
 
 use super::datagram::calls::{Datagrams, SocketEnd};
-use super::datagram::kernel_socket::AddressFamily;
+use super::datagram::kernel_socket::IpFamily;
 use super::fd_table::Entry;
 use super::readiness_wait::{WaitLimit, WaitableSocket, until};
 use super::socket_options::give;
@@ -49,8 +49,8 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
     let flags = if kind & SOCK_NONBLOCK == 0 { 0 } else { O_NONBLOCK };
     let descriptor_flags = if kind & SOCK_CLOEXEC == 0 { 0 } else { FD_CLOEXEC };
     let family = match domain {
-        AF_INET => AddressFamily::Four,
-        AF_INET6 => AddressFamily::Six,
+        AF_INET => IpFamily::Four,
+        AF_INET6 => IpFamily::Six,
         _ => return outcome(CALL.explain(Err(Errno::EOPNOTSUPP))),
     };
     let made = match (plain, protocol) {

@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 use omniverb_terms::Errno;
 
 use super::datagram_socket::{ArrivedDatagram, DatagramPlace, Inner};
-use super::kernel_socket::AddressFamily;
+use super::kernel_socket::IpFamily;
 use super::ud_queue_pair::{DATAGRAM_MAX, UdCompletion, UdPort};
 use super::wire_format::{self, DatagramPurpose, KernelDatagramHeader};
 
@@ -42,7 +42,7 @@ impl Inner {
             let is_another =
                 self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
             wire_format::may_be(from.ip(), wire_format::sender(&route))
-                && AddressFamily::of(*from) == self.kernel.family()
+                && IpFamily::of(*from) == self.kernel.family()
                 && self.is_heard(*from)
                 && !is_another
         });
