@@ -131,9 +131,10 @@ impl Responder {
         upper: &mut impl UpperLayer,
     ) {
         let covers = |first: Sequence, last: Sequence| (first..=last).contains(&psn);
-        let queued = self.replays.iter().position(
-            |replay| matches!(replay, RepeatedResponse::Read(reading) if covers(reading.base, reading.last)),
-        );
+        let queued = self.replays.iter().position(|replay| match replay {
+            RepeatedResponse::Read(reading) => covers(reading.base, reading.last),
+            _ => false,
+        });
         if let Some(RepeatedResponse::Read(reading)) =
             queued.and_then(|index| self.replays.get(index))
             && reading.next <= psn
@@ -145,7 +146,10 @@ impl Responder {
         let Some(memory) = self.memories.iter().find(|m| covers(m.first, m.last)).copied() else {
             return;
         };
-        let is_gone = |replay: &RepeatedResponse| matches!(replay, RepeatedResponse::Gone { last, .. } if *last == memory.last);
+        let is_gone = |replay: &RepeatedResponse| match replay {
+            RepeatedResponse::Gone { last, .. } => *last == memory.last,
+            _ => false,
+        };
         if self.replays.iter().any(is_gone) {
             // It is about to be told.
             return;

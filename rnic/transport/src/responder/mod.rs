@@ -285,7 +285,10 @@ impl Responder {
         if !matches!(answer, LateAnswer::Refused(_) | LateAnswer::Gone) {
             return;
         }
-        let is_it = |replay: &RepeatedResponse| matches!(replay, RepeatedResponse::Read(r) if r.ticket == ticket);
+        let is_it = |replay: &RepeatedResponse| match replay {
+            RepeatedResponse::Read(read) => read.ticket == ticket,
+            _ => false,
+        };
         let Some(index) = self.replays.iter().position(is_it) else { return };
         self.starved = false;
         if let Some(RepeatedResponse::Read(ReadInProgress { next, last, .. })) =

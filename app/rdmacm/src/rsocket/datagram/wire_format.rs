@@ -234,7 +234,8 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..64), four: bool) {
             let from = if four { FOUR.ip() } else { SIX };
-            for length in [named(&bytes).map(|n| n.1), KernelDatagramHeader::decode(&bytes, from).map(|k| k.1)] {
+            let header = KernelDatagramHeader::decode(&bytes, from);
+            for length in [named(&bytes).map(|n| n.1), header.map(|header| header.1)] {
                 prop_assert!(length.is_none_or(|length| length <= bytes.len()));
             }
         }
