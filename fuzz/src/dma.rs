@@ -1,6 +1,6 @@
 //! Fuzzes a node of the DMA API whose peer sends anything.
 
-use omniverb_announce::{Announced, MESSAGE_BYTES, Message, PeerBuffers};
+use omniverb_announce::{AnnouncedBuffer, MESSAGE_BYTES, Message, PeerBuffers};
 
 use crate::Random;
 use omniverb_terms::Rkey;
@@ -47,8 +47,14 @@ pub(crate) fn input(random: &mut Random) -> Vec<u8> {
         let some = random.below(1 + serial as usize) as u64;
         let id = random.below(8) as u64;
         let (address, length) = (random.number() >> random.below(64), random.number() >> 24);
-        let what =
-            Announced { id, serial, address, length, rkey: Rkey(1), rights: 1 + some as u32 % 3 };
+        let what = AnnouncedBuffer {
+            id,
+            serial,
+            address,
+            length,
+            rkey: Rkey(1),
+            rights: 1 + some as u32 % 3,
+        };
         let message = match random.below(8) {
             0 | 1 => Message::Withdrawn(some),
             2 => Message::LetGo(some),

@@ -13,26 +13,26 @@ mod rsocket;
 
 // The bench of the device's own tests, and its hostile peer.
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/hostile_peer_input.rs"]
-mod hostile_peer_input;
-#[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/engine_far_end.rs"]
 mod engine_far_end;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/guarded_buffer.rs"]
-mod guarded_buffer;
-#[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/two_devices.rs"]
-mod two_devices;
+#[path = "../../rnic/device/tests/device/fake_platform.rs"]
+mod fake_platform;
 #[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/fuzz_input.rs"]
 mod fuzz_input;
 #[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/guarded_buffer.rs"]
+mod guarded_buffer;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/hostile_peer_input.rs"]
+mod hostile_peer_input;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/two_devices.rs"]
+mod two_devices;
+#[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/work_request_helpers.rs"]
 mod work_request_helpers;
-#[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/fake_platform.rs"]
-mod fake_platform;
 
 // The daemon's configuration, which is part of a program.
 #[allow(dead_code)]
@@ -118,11 +118,11 @@ pub fn vgid(bytes: &[u8]) {
 
 /// Packets and messages of the handshake, of somebody without the keys.
 pub fn psp(bytes: &[u8]) {
-    use omniverb_psp::handshake::{Accepted, Ends, Pending};
+    use omniverb_psp::handshake::{Accepted, HandshakeAddresses, Pending};
     use omniverb_psp::{Header, MasterKey, Receiver};
     let key = omniverb_vgid::TenantKey::new([1; 16]);
     let here = std::net::Ipv4Addr::LOCALHOST.into();
-    let ends = Ends { sender: here, receiver: here };
+    let ends = HandshakeAddresses { sender: here, receiver: here };
     if let Ok(header) = Header::decode(bytes) {
         let written = header.encode().expect("what was read fits");
         assert_eq!((&written[..2], &written[3..]), (&bytes[..2], &bytes[3..16]));
@@ -264,10 +264,10 @@ fn machine_says(bytes: &[u8]) {
 /// What is said of a datagram that a machine's agent carries: accepted, it means the same when
 /// written again.
 fn carried(bytes: &[u8]) {
-    use omniverb_sys::proxied_udp::Head;
-    if let Some((head, payload)) = Head::read(bytes) {
+    use omniverb_sys::proxied_udp::ProxiedHeader;
+    if let Some((head, payload)) = ProxiedHeader::read(bytes) {
         let again = [&head.written()[..], payload].concat();
-        assert_eq!(Head::read(&again), Some((head, payload)));
+        assert_eq!(ProxiedHeader::read(&again), Some((head, payload)));
     }
 }
 

@@ -11,11 +11,11 @@ mod flow;
 #[path = "../../app/rdmacm/src/rsocket/wire_format.rs"]
 mod wire_format;
 
-use datagram::{Knock, Purpose, ROUTE_BYTES};
-use flow::{Reading, Receiver, Sender, Steps};
+use datagram::{DatagramPurpose, KernelDatagramHeader, ROUTE_BYTES};
+use flow::{PieceLength, ReadMode, Receiver, Sender};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire_format::{
-    BYTE_ORDER, ByteOrder, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACES, Place,
+    BYTE_ORDER, ByteOrder, HELLO_BYTES, Hello, MAP_BYTES, Message, PLACES, RemoteBuffer, RemoteMap,
 };
 
 /// Bytes of each buffer.
@@ -42,7 +42,7 @@ fn datagrams(bytes: &[u8]) {
         }
     }
     for from in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-        if let Some((knock, length)) = Knock::decode(bytes, from) {
+        if let Some((knock, length)) = KernelDatagramHeader::decode(bytes, from) {
             assert!(length <= bytes.len() && knock.qpn < 1 << 24);
         }
     }
@@ -53,7 +53,7 @@ fn stream(bytes: &[u8]) {
     let Some(hello) = Hello::decode(bytes) else { return };
     let mut sender = Sender::new(BUFFER, u32::from(QUEUE), 64, hello.buffer, hello.credits);
     let mut receiver = Receiver::new(BUFFER, QUEUE);
-    let (mut steps, mut under_way) = (Steps::new(), Vec::new());
+    let (mut steps, mut under_way) = (PieceLength::new(), Vec::new());
     for step in bytes[HELLO_BYTES..].chunks_exact(5) {
         let [kind, number @ ..] = step else { return };
         let number = u32::from_le_bytes(number.try_into().unwrap_or_default());
@@ -70,10 +70,10 @@ fn stream(bytes: &[u8]) {
             },
             1 if sender.targets() < PLACES => {
                 let address = u64::from(number) << (kind >> 3);
-                sender.add_target(Place { address, key: number, length: number });
+                sender.add_target(RemoteBuffer { address, key: number, length: number });
             }
             2 => {
-                let reading = if kind & 0x80 == 0 { Reading::Take } else { Reading::Peek };
+                let reading = if kind & 0x80 == 0 { ReadMode::Take } else { ReadMode::Peek };
                 for range in receiver.read(number as usize, reading) {
                     assert!(range.start <= range.end && range.end <= BUFFER as usize);
                 }
@@ -102,7 +102,7 @@ fn stream(bytes: &[u8]) {
         assert!(receiver.unread() <= BUFFER);
     }
     if let Some(entry) = bytes.first_chunk::<MAP_BYTES>() {
-        let map = Map::here(entry);
+        let map = RemoteMap::here(entry);
         assert_eq!(map.encode(BYTE_ORDER), *entry);
         let _ = map.find(u64::from(hello.list.key));
     }
@@ -111,16 +111,17 @@ fn stream(bytes: &[u8]) {
 /// Begins of inputs that are understood.
 pub fn beginning(kind: u8) -> Vec<u8> {
     let from = ([10, 0, 0, 1], 7471).into();
-    let place = Place { address: 0x1000, key: 7, length: BUFFER / 2 };
+    let place = RemoteBuffer { address: 0x1000, key: 7, length: BUFFER / 2 };
     match kind % 4 {
         0 => [&[0], datagram::name(from).bytes()].concat(),
         1 => {
-            let purpose = if kind & 4 == 0 { Purpose::Data } else { Purpose::Answer };
-            let knock = Knock { purpose, qpn: 17 };
+            let purpose =
+                if kind & 4 == 0 { DatagramPurpose::Data } else { DatagramPurpose::Answer };
+            let knock = KernelDatagramHeader { purpose, qpn: 17 };
             [&[0], knock.encode(from.ip()).bytes()].concat()
         }
         _ => {
-            let list = Place { length: PLACES as u32, ..place };
+            let list = RemoteBuffer { length: PLACES as u32, ..place };
             let (credits, maps) = (u16::from(kind), u16::from(kind >> 3));
             let byte_order = ByteOrder::Little;
             let hello = Hello { byte_order, credits, maps, list, buffer: place };

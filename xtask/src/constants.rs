@@ -35,7 +35,7 @@ impl Constants {
     /// Takes in a file.
     pub(crate) fn add(&mut self, path: &str, text: &str) -> Result<()> {
         let tree = syn::parse_file(text).with_context(|| path.to_owned())?;
-        Reader { path, constants: self }.visit_file(&tree);
+        ConstantReader { path, constants: self }.visit_file(&tree);
         Ok(())
     }
 
@@ -155,12 +155,12 @@ fn combined(left: Value, how: &syn::BinOp, right: Value) -> Result<Value> {
     Ok(if are_numbers { Value::Number(result) } else { Value::Duration(result) })
 }
 
-struct Reader<'a> {
+struct ConstantReader<'a> {
     path: &'a str,
     constants: &'a mut Constants,
 }
 
-impl Reader<'_> {
+impl ConstantReader<'_> {
     fn found(&mut self, name: String, value: &syn::Expr) {
         let one = Definition { path: self.path.to_owned(), value: value.clone() };
         self.constants.definitions.entry(name).or_default().push(one);
@@ -184,7 +184,7 @@ fn first_line(attributes: &[syn::Attribute]) -> Option<String> {
     })
 }
 
-impl<'a> Visit<'a> for Reader<'_> {
+impl<'a> Visit<'a> for ConstantReader<'_> {
     fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
         if module.ident != "tests" {
             visit::visit_item_mod(self, module);

@@ -12,14 +12,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::export_stubs::{Machine, assembly, version_script};
-use crate::glibc;
+use crate::glibc_version;
 use crate::libraries::{self, Library};
 use crate::library_symbols;
 use crate::license_notices;
 use crate::man_pages;
-use crate::preload_names;
+use crate::preload_entry_points;
 use crate::run_program::{cargo, output, replace, root, run as execute, target_directory};
-use crate::symbol_tables::{Status, Table};
+use crate::symbol_tables::{Table, VerbStatus};
 
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
@@ -56,7 +56,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     }
     libraries::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()?;
-    preload_names::build()
+    preload_entry_points::build()
 }
 
 /// What is installed as it is: from where, into which folder of dist/.
@@ -131,9 +131,9 @@ fn build_paths() -> Result<()> {
     let work = target_directory()?.join("dist");
     std::fs::create_dir_all(&work)?;
     let (linked, jumps) = (work.join(PATHS), work.join("paths-glibc.S"));
-    glibc::link_with_jumps(&linked, &jumps, || link_paths(&linked, &jumps))?;
-    if library_symbols::glibc_floor(&linked)?.newest > glibc::WANTED {
-        bail!("{PATHS} needs a newer glibc than {:?}", glibc::WANTED);
+    glibc_version::link_with_jumps(&linked, &jumps, || link_paths(&linked, &jumps))?;
+    if library_symbols::glibc_floor(&linked)?.newest > glibc_version::WANTED {
+        bail!("{PATHS} needs a newer glibc than {:?}", glibc_version::WANTED);
     }
     replace(&linked, &root().join("dist/lib").join(PATHS))
 }
@@ -145,7 +145,7 @@ fn link_paths(to: &Path, jumps: &Path) -> Result<()> {
     cc.args(PATHS_SOURCES.map(|file| root().join(file)));
     cc.arg(jumps);
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs", "-s"]);
-    cc.arg("-Wl,-z,noexecstack").args(glibc::LIBRARIES);
+    cc.arg("-Wl,-z,noexecstack").args(glibc_version::LIBRARIES);
     execute(&mut cc)
 }
 
@@ -164,7 +164,7 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     std::fs::create_dir_all(&work)?;
     let objects = compile(library, &work)?;
     check_functions(&table, objects.iter().chain([&archive]))?;
-    let parts = Parts {
+    let parts = LinkInputs {
         script: work.join("library.map"),
         entries: work.join("entries.S"),
         jumps: work.join("glibc.S"),
@@ -174,7 +174,9 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     std::fs::write(&parts.script, version_script(&table))?;
     std::fs::write(&parts.entries, assembly(&table, Machine::host()))?;
     let linked = work.join(library.soname);
-    glibc::link_with_jumps(&linked, &parts.jumps, || link(library, &linked, &parts, debug))?;
+    glibc_version::link_with_jumps(&linked, &parts.jumps, || {
+        link(library, &linked, &parts, debug)
+    })?;
 
     let folder = libraries::folder();
     std::fs::create_dir_all(&folder)?;
@@ -202,7 +204,7 @@ fn check_functions<'a>(table: &Table, parts: impl Iterator<Item = &'a PathBuf>) 
         let symbol = function.trim_start_matches("ov_");
         let listed = table.nodes.values().find_map(|symbols| symbols.get(symbol));
         match listed.map(|symbol| symbol.status) {
-            Some(Status::Unsupported) => {
+            Some(VerbStatus::Unsupported) => {
                 bail!("{function} exists, but symbols.toml calls {symbol} unsupported")
             }
             _ => bail!("{function} exists, but symbols.toml does not list {symbol}"),
@@ -212,7 +214,7 @@ fn check_functions<'a>(table: &Table, parts: impl Iterator<Item = &'a PathBuf>) 
 }
 
 /// What is linked together.
-struct Parts {
+struct LinkInputs {
     script: PathBuf,
     entries: PathBuf,
     jumps: PathBuf,
@@ -234,7 +236,7 @@ fn compile(library: &Library, work: &Path) -> Result<Vec<PathBuf>> {
     Ok(objects)
 }
 
-fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> {
+fn link(library: &Library, to: &Path, parts: &LinkInputs, debug: bool) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
     cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));
@@ -247,6 +249,6 @@ fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> 
     if !debug {
         cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
     }
-    cc.arg("-lm").args(glibc::LIBRARIES);
+    cc.arg("-lm").args(glibc_version::LIBRARIES);
     execute(&mut cc)
 }

@@ -2,7 +2,7 @@
 //!
 //! Behind such a number stands, unseen when it is shown, which one: `256 MiB <!-- extent_bytes
 //! -->`, or with the file where several have that name: `5 s <!--
-//! verbs_import/exporter_connection.rs ANSWER_MAX -->`.
+//! device_import/exporter_connection.rs ANSWER_MAX -->`.
 
 use crate::constants::{Constants, Value};
 
@@ -13,7 +13,7 @@ pub(crate) fn faults(document: &str, text: &str, constants: &Constants) -> Vec<S
     for (at, _) in text.match_indices("<!-- ") {
         let Some(length) = text[at..].find(" -->") else { continue };
         let what = &text[at + 5..at + length];
-        let said = Said::at_the_end_of(&text[after..at]);
+        let said = StatedNumber::at_the_end_of(&text[after..at]);
         let wrong = match (said, constants.value(what)) {
             (_, Err(error)) => Some(format!("{error:#}")),
             (None, _) => Some(format!("no number stands before {what}")),
@@ -28,29 +28,29 @@ pub(crate) fn faults(document: &str, text: &str, constants: &Constants) -> Vec<S
 }
 
 /// A number in prose.
-struct Said {
+struct StatedNumber {
     text: String,
     /// A hundred times the number, without its unit.
     hundredths: i128,
-    unit: Unit,
+    unit: NumberUnit,
 }
 
 #[derive(Clone, Copy)]
-enum Unit {
+enum NumberUnit {
     /// So many of what is counted; bytes are counted by their multiples.
     Of(i128),
     /// So many nanoseconds.
     Time(i128),
 }
 
-impl Said {
+impl StatedNumber {
     /// The number, with its unit if it has one, that ends a text.
-    fn at_the_end_of(text: &str) -> Option<Said> {
+    fn at_the_end_of(text: &str) -> Option<StatedNumber> {
         let mut words = text.split_whitespace().rev();
         let last = words.next()?;
         let (number, unit) = match unit(last) {
             Some(unit) => (words.next()?, unit),
-            None => (last, Unit::Of(1)),
+            None => (last, NumberUnit::Of(1)),
         };
         // "half a second".
         let number = match number {
@@ -58,32 +58,34 @@ impl Said {
             _ => number,
         };
         let hundredths = hundredths(number)?;
-        Some(Said { text: format!("{number} {last}"), hundredths, unit })
+        Some(StatedNumber { text: format!("{number} {last}"), hundredths, unit })
     }
 
     /// Whether a constant says the same. Times may be numbers, of whichever unit.
     fn is(&self, value: Value) -> bool {
         match (self.unit, value) {
-            (Unit::Of(unit), Value::Number(value)) => self.hundredths * unit == value * 100,
-            (Unit::Time(unit), Value::Duration(value)) => self.hundredths * unit == value * 100,
-            (Unit::Time(unit), Value::Number(value)) => [1, 1_000, 1_000_000, 1_000_000_000]
+            (NumberUnit::Of(unit), Value::Number(value)) => self.hundredths * unit == value * 100,
+            (NumberUnit::Time(unit), Value::Duration(value)) => {
+                self.hundredths * unit == value * 100
+            }
+            (NumberUnit::Time(unit), Value::Number(value)) => [1, 1_000, 1_000_000, 1_000_000_000]
                 .iter()
                 .any(|scale| self.hundredths * unit == value * scale * 100),
-            (Unit::Of(_), Value::Duration(_)) => false,
+            (NumberUnit::Of(_), Value::Duration(_)) => false,
         }
     }
 }
 
-fn unit(word: &str) -> Option<Unit> {
+fn unit(word: &str) -> Option<NumberUnit> {
     Some(match word {
-        "KiB" => Unit::Of(1 << 10),
-        "MiB" => Unit::Of(1 << 20),
-        "GiB" => Unit::Of(1 << 30),
-        "bytes" => Unit::Of(1),
-        "us" | "microseconds" => Unit::Time(1_000),
-        "ms" | "millisecond" | "milliseconds" => Unit::Time(1_000_000),
-        "s" | "second" | "seconds" => Unit::Time(1_000_000_000),
-        "minute" | "minutes" => Unit::Time(60_000_000_000),
+        "KiB" => NumberUnit::Of(1 << 10),
+        "MiB" => NumberUnit::Of(1 << 20),
+        "GiB" => NumberUnit::Of(1 << 30),
+        "bytes" => NumberUnit::Of(1),
+        "us" | "microseconds" => NumberUnit::Time(1_000),
+        "ms" | "millisecond" | "milliseconds" => NumberUnit::Time(1_000_000),
+        "s" | "second" | "seconds" => NumberUnit::Time(1_000_000_000),
+        "minute" | "minutes" => NumberUnit::Time(60_000_000_000),
         _ => return None,
     })
 }

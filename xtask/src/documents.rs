@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 /// What is wrong in a document: `names` are all files of the repository.
 pub(crate) fn faults(document: &str, text: &str, names: &[&str], targets: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut about = About::of(document);
+    let mut about = SectionSubjects::of(document);
     let mut fenced = false;
     for (number, line) in (1..).zip(text.lines()) {
         let mut fault = |what: String| found.push(format!("{document}:{number}: {what}"));
         if line.starts_with('#') {
-            about = About::of(document);
+            about = SectionSubjects::of(document);
         }
         if line.starts_with("```") {
             fenced = !fenced;
@@ -20,7 +20,7 @@ pub(crate) fn faults(document: &str, text: &str, names: &[&str], targets: &[&str
         let shown = fenced || line.starts_with("    ");
         let words: Vec<&str> = if shown { plain(line).collect() } else { quoted(line).collect() };
         for word in words {
-            about.hears(word);
+            about.note_word(word);
             if is_path(word) {
                 let places = places(word, names);
                 let is_one = || names.contains(&word) || about.means_one(&places);
@@ -87,19 +87,19 @@ fn plain(line: &str) -> impl Iterator<Item = &str> {
 
 /// Which crates a section of a document is about, the one named last first. A README is about the
 /// folder that it is in.
-struct About<'a> {
+struct SectionSubjects<'a> {
     /// The folder of a README, but for that of the project.
     own: Option<&'a str>,
     named: Vec<&'a str>,
 }
 
-impl<'a> About<'a> {
-    fn of(document: &'a str) -> About<'a> {
-        About { own: document.strip_suffix("/README.md"), named: vec![] }
+impl<'a> SectionSubjects<'a> {
+    fn of(document: &'a str) -> SectionSubjects<'a> {
+        SectionSubjects { own: document.strip_suffix("/README.md"), named: vec![] }
     }
 
     /// A word that may name a crate, or something in one.
-    fn hears(&mut self, word: &'a str) {
+    fn note_word(&mut self, word: &'a str) {
         self.named.extend(crate_of(word));
     }
 

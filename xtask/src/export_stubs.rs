@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::symbol_tables::{Status, Table};
+use crate::symbol_tables::{Table, VerbStatus};
 
 /// The node that a program built against our library asks for where a name is in several.
 const DEFAULT_PRIVATE: u32 = 34;
@@ -70,7 +70,7 @@ pub(crate) fn assembly(table: &Table, machine: Machine) -> String {
     for symbols in table.nodes.values() {
         for (name, symbol) in symbols {
             let function = match (symbol.status, symbol.returns) {
-                (Status::Unsupported, Some(returns)) => returns.function().to_owned(),
+                (VerbStatus::Unsupported, Some(returns)) => returns.function().to_owned(),
                 _ => format!("ov_{name}"),
             };
             entry(&mut out, machine, name, &function);

@@ -30,9 +30,9 @@ pub(crate) struct Layers {
 /// `cargo xtask layers`.
 pub(crate) fn run() -> Result<()> {
     let layers = Layers::read()?;
-    let crates = crates(Use::Itself)?;
+    let crates = crates(UsePurpose::Itself)?;
     let mut faults = layers.crate_faults(&crates);
-    for (folder, uses) in &self::crates(Use::Tests)? {
+    for (folder, uses) in &self::crates(UsePurpose::Tests)? {
         faults.extend(direction_faults(folder, uses).iter().map(|fault| format!("tests: {fault}")));
     }
     let mut files = 0;
@@ -151,13 +151,13 @@ fn direction_faults(folder: &str, uses: &BTreeSet<String>) -> Vec<String> {
 
 /// What a crate uses others for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum UsePurpose {
     Itself,
     Tests,
 }
 
 /// Crates by their folders, with those that they use for this.
-fn crates(what_for: Use) -> Result<BTreeMap<String, BTreeSet<String>>> {
+fn crates(what_for: UsePurpose) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     let mut crates = BTreeMap::new();
@@ -166,7 +166,7 @@ fn crates(what_for: Use) -> Result<BTreeMap<String, BTreeSet<String>>> {
         let folder = Path::new(manifest).parent().context("a manifest has no folder")?;
         let mut uses = BTreeSet::new();
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let is_it = (dependency["kind"] == "dev") == (what_for == Use::Tests);
+            let is_it = (dependency["kind"] == "dev") == (what_for == UsePurpose::Tests);
             if let Some(path) = dependency["path"].as_str().filter(|_| is_it) {
                 uses.insert(folder_of(Path::new(path))?);
             }

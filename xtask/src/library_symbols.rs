@@ -59,13 +59,13 @@ pub(crate) fn functions(archive: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// The newest glibc that a library needs, and the symbols that need each version.
-pub(crate) struct Floor {
+pub(crate) struct GlibcFloor {
     pub newest: (u32, u32),
     pub symbols: BTreeMap<(u32, u32), Vec<String>>,
 }
 
 /// Finds the glibc floor of a library or program.
-pub(crate) fn glibc_floor(library: &Path) -> Result<Floor> {
+pub(crate) fn glibc_floor(library: &Path) -> Result<GlibcFloor> {
     let text = output(Command::new("objdump").arg("-T").arg(library))?;
     let mut symbols: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
     for line in text.lines() {
@@ -76,7 +76,7 @@ pub(crate) fn glibc_floor(library: &Path) -> Result<Floor> {
         symbols.entry(version).or_default().push(words.next().unwrap_or("?").to_owned());
     }
     let newest = symbols.keys().next_back().copied().unwrap_or((0, 0));
-    Ok(Floor { newest, symbols })
+    Ok(GlibcFloor { newest, symbols })
 }
 
 /// Major and minor of `2.28` or `2.2.5`; nothing for names like `PRIVATE`.

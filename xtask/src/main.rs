@@ -1,33 +1,33 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
 mod abi;
-mod bool_names;
 mod budgets;
 mod constants;
 mod dist;
 mod document_links;
 mod document_numbers;
+mod documented_messages;
 mod documents;
 mod empty_doc_comments;
 mod environment_variables;
-mod explained_phrases;
 mod export_stubs;
-mod glibc;
+mod glibc_version;
 mod layers;
 mod libraries;
 mod library_symbols;
 mod license_notices;
 mod man_pages;
 mod module_uses;
-mod preload_names;
+mod preload_entry_points;
 mod rdma_core_release;
 mod readme_lines;
-mod readme_promises;
+mod readme_verbs;
 mod run_program;
 mod socket_functions;
 mod symbol_probe;
 mod symbol_tables;
 mod tidy;
+mod unnamed_booleans;
 mod verbs_matrix;
 
 use std::process::ExitCode;

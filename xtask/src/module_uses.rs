@@ -171,17 +171,17 @@ fn read_folder(
 /// Reads one file.
 pub(crate) fn parse(text: &str, path: String) -> Result<File> {
     let tree = syn::parse_file(text).with_context(|| path.clone())?;
-    let mut reader = Reader { paths: BTreeSet::new(), exports: BTreeMap::new() };
+    let mut reader = UseReader { paths: BTreeSet::new(), exports: BTreeMap::new() };
     reader.visit_file(&tree);
     Ok(File { path, paths: reader.paths, exports: reader.exports })
 }
 
-struct Reader {
+struct UseReader {
     paths: BTreeSet<Name>,
     exports: BTreeMap<String, Name>,
 }
 
-impl Reader {
+impl UseReader {
     fn tree(&mut self, tree: &syn::UseTree, before: &mut Name, exported: bool) {
         match tree {
             syn::UseTree::Path(path) => {
@@ -216,7 +216,7 @@ impl Reader {
     }
 }
 
-impl<'a> Visit<'a> for Reader {
+impl<'a> Visit<'a> for UseReader {
     fn visit_item(&mut self, item: &'a syn::Item) {
         let attributes = match item {
             syn::Item::Mod(one) => &one.attrs,

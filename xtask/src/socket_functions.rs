@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::export_stubs::Machine;
 use crate::libraries;
 use crate::library_symbols;
-use crate::preload_names::{Names, SONAME};
+use crate::preload_entry_points::{PreloadNames, SONAME};
 use crate::run_program::output;
 
 /// System calls by which a program comes to a socket, a set, or another table of descriptors, on
@@ -47,7 +47,7 @@ pub(crate) fn run() -> Result<()> {
         return Ok(());
     }
     println!("{SONAME}:");
-    let names = Names::read()?;
+    let names = PreloadNames::read()?;
     let library = libraries::folder().join(SONAME);
     if !library.exists() {
         bail!("{} is missing; run `cargo xtask dist` first", library.display());
@@ -57,7 +57,7 @@ pub(crate) fn run() -> Result<()> {
     let libc = std::fs::canonicalize(libc.trim()).context("the C library")?;
     let functions = Functions::read(&libc)?;
     let code = output(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(&libc))?;
-    let code = Code::read(&code, &functions);
+    let code = CallGraph::read(&code, &functions);
     let missing = missing(&names, &functions, &code);
     if !missing.is_empty() {
         bail!("sockets/preload/names.toml lacks\n{}", missing.join("\n"));
@@ -68,7 +68,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// The library exports the names of the table, and its two for tests.
-fn exported(names: &Names, library: &Path) -> Result<()> {
+fn exported(names: &PreloadNames, library: &Path) -> Result<()> {
     let there = library_symbols::exports(library)?;
     let there: BTreeSet<&str> = there.iter().map(|export| export.name.as_str()).collect();
     if let Some(name) = names.interposed().find(|name| !there.contains(name)) {
@@ -122,16 +122,16 @@ impl Functions {
 
 /// What functions do, by their addresses.
 #[derive(Default)]
-struct Code {
+struct CallGraph {
     /// They make one of the system calls.
     makes: BTreeSet<u64>,
     /// Who is called, and by whom.
     callers: BTreeMap<u64, BTreeSet<u64>>,
 }
 
-impl Code {
-    fn read(text: &str, functions: &Functions) -> Code {
-        let mut code = Code::default();
+impl CallGraph {
+    fn read(text: &str, functions: &Functions) -> CallGraph {
+        let mut code = CallGraph::default();
         // The number last put into the register, by which function, and how long ago.
         let mut number: Option<(u32, u64)> = None;
         let mut since = 0;
@@ -171,7 +171,7 @@ fn loaded(what: &str, on: &str) -> Option<u32> {
 }
 
 /// Names that should be in the table, and why.
-fn missing(names: &Names, functions: &Functions, code: &Code) -> Vec<String> {
+fn missing(names: &PreloadNames, functions: &Functions, code: &CallGraph) -> Vec<String> {
     let known: BTreeSet<&str> = names.all().collect();
     let interposed: BTreeSet<&str> = names.interposed().collect();
     let mut missing = Vec::new();
@@ -205,7 +205,7 @@ fn missing(names: &Names, functions: &Functions, code: &Code) -> Vec<String> {
 }
 
 /// What installed programs ask the C library for, of what leads to such a call.
-fn programs(names: &Names, functions: &Functions, code: &Code) -> Result<()> {
+fn programs(names: &PreloadNames, functions: &Functions, code: &CallGraph) -> Result<()> {
     let known: BTreeSet<&str> = names.all().collect();
     let leads = code.makes.iter().flat_map(|address| functions.names(*address));
     let leads: BTreeSet<&str> = leads.collect();
@@ -231,8 +231,8 @@ mod tests {
         Functions { all: all.into() }
     }
 
-    fn table(pass: &[&str]) -> Names {
-        Names {
+    fn table(pass: &[&str]) -> PreloadNames {
+        PreloadNames {
             pass: pass.iter().map(|name| (*name).to_owned()).collect(),
             look: BTreeMap::new(),
             choose: BTreeMap::new(),
@@ -247,7 +247,7 @@ mod tests {
         let text = "      10:\txor    %eax,%eax\n      12:\tsyscall\n\
                     \x20     20:\tcall   10 <read@@GLIBC_2.2.5>\n";
         let functions = functions();
-        let code = Code::read(text, &functions);
+        let code = CallGraph::read(text, &functions);
         let count = |pass: &[&str]| missing(&table(pass), &functions, &code).len();
         assert_eq!(count(&["read", "__read", "other"]), 0);
         // An alias; and who calls it within.
@@ -261,7 +261,7 @@ mod tests {
     fn other_calls_are_no_matter() {
         let text = "      10:\tmov    $0x27,%eax\n      12:\tsyscall\n";
         let functions = functions();
-        let code = Code::read(text, &functions);
+        let code = CallGraph::read(text, &functions);
         assert!(missing(&table(&["nothing"]), &functions, &code).is_empty());
     }
 }

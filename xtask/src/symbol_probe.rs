@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::libraries;
 use crate::run_program::{run, target_directory};
-use crate::symbol_tables::{Returns, Status, Table};
+use crate::symbol_tables::{Table, UnsupportedReturn, VerbStatus};
 
 const PRELUDE: &str = r#"
 #define _GNU_SOURCE
@@ -83,7 +83,7 @@ fn text(table: &Table) -> String {
     for (node, symbols) in &table.nodes {
         for (name, symbol) in symbols {
             match (symbol.status, symbol.returns) {
-                (Status::Unsupported, Some(returns)) => answer(&mut out, name, node, returns),
+                (VerbStatus::Unsupported, Some(returns)) => answer(&mut out, name, node, returns),
                 _ => _ = writeln!(out, "\tfind(\"{name}\", \"{node}\");"),
             }
         }
@@ -92,15 +92,15 @@ fn text(table: &Table) -> String {
     for number in &private.nodes {
         let node = format!("IBVERBS_PRIVATE_{number}");
         for (names, returns) in [
-            (&private.errno, Returns::Errno),
-            (&private.null, Returns::Null),
-            (&private.minus_one, Returns::MinusOne),
-            (&private.nothing, Returns::Nothing),
+            (&private.errno, UnsupportedReturn::Errno),
+            (&private.null, UnsupportedReturn::Null),
+            (&private.minus_one, UnsupportedReturn::MinusOne),
+            (&private.nothing, UnsupportedReturn::Nothing),
         ] {
             names.iter().for_each(|name| answer(&mut out, name, &node, returns));
         }
         for name in &private.numbered_nothing {
-            answer(&mut out, &format!("{name}_{number}"), &node, Returns::Nothing);
+            answer(&mut out, &format!("{name}_{number}"), &node, UnsupportedReturn::Nothing);
         }
         for name in &private.first_argument {
             writeln!(out, "\tanswer(\"{name}\", \"{node}\", 32, 7, 0);").ok();
@@ -121,14 +121,14 @@ fn text(table: &Table) -> String {
 }
 
 /// The call, how many bits of its result count, and the result and errno that are right.
-fn answer(out: &mut String, name: &str, node: &str, returns: Returns) {
+fn answer(out: &mut String, name: &str, node: &str, returns: UnsupportedReturn) {
     let (bits, value, errno) = match returns {
-        Returns::Errno => (32, "EOPNOTSUPP", "0"),
-        Returns::NegativeErrno => (64, "-EOPNOTSUPP", "0"),
-        Returns::Null => (64, "0", "EOPNOTSUPP"),
-        Returns::MinusOne => (32, "-1", "EOPNOTSUPP"),
-        Returns::Zero => (64, "0", "EOPNOTSUPP"),
-        Returns::Nothing => (0, "0", "0"),
+        UnsupportedReturn::Errno => (32, "EOPNOTSUPP", "0"),
+        UnsupportedReturn::NegativeErrno => (64, "-EOPNOTSUPP", "0"),
+        UnsupportedReturn::Null => (64, "0", "EOPNOTSUPP"),
+        UnsupportedReturn::MinusOne => (32, "-1", "EOPNOTSUPP"),
+        UnsupportedReturn::Zero => (64, "0", "EOPNOTSUPP"),
+        UnsupportedReturn::Nothing => (0, "0", "0"),
     };
     writeln!(out, "\tanswer(\"{name}\", \"{node}\", {bits}, {value}, {errno});").ok();
 }

@@ -15,12 +15,12 @@ pub(crate) struct Table {
     pub nodes: BTreeMap<String, BTreeMap<String, Symbol>>,
     /// Verbs that are inline functions over struct members.
     #[serde(default)]
-    pub inline: BTreeMap<String, Inline>,
+    pub inline: BTreeMap<String, InlineVerb>,
     #[serde(default)]
-    pub private: Private,
-    pub own: Option<Own>,
+    pub private: PrivateNodes,
+    pub own: Option<OwnNode>,
     /// What the library calls of another's own node.
-    pub needs: Option<Own>,
+    pub needs: Option<OwnNode>,
     /// What README.md calls a feature, in its list of what there is and what not: verbs of it.
     #[serde(default)]
     pub words: BTreeMap<String, Vec<String>>,
@@ -29,7 +29,7 @@ pub(crate) struct Table {
 /// How far a verb is.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
+pub(crate) enum VerbStatus {
     Works,
     Partly,
     Unsupported,
@@ -39,7 +39,7 @@ pub(crate) enum Status {
 /// in `src/unsupported_verbs.rs` of the crate.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Returns {
+pub(crate) enum UnsupportedReturn {
     Errno,
     NegativeErrno,
     Null,
@@ -48,7 +48,7 @@ pub(crate) enum Returns {
     Nothing,
 }
 
-impl Returns {
+impl UnsupportedReturn {
     /// The function to jump to.
     pub(crate) fn function(self) -> &'static str {
         match self {
@@ -78,8 +78,8 @@ impl Returns {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Symbol {
-    pub status: Status,
-    pub returns: Option<Returns>,
+    pub status: VerbStatus,
+    pub returns: Option<UnsupportedReturn>,
     #[serde(default)]
     pub note: String,
 }
@@ -87,8 +87,8 @@ pub(crate) struct Symbol {
 /// One line of the inline section.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Inline {
-    pub status: Status,
+pub(crate) struct InlineVerb {
+    pub status: VerbStatus,
     pub slot: String,
     #[serde(default)]
     pub note: String,
@@ -98,7 +98,7 @@ pub(crate) struct Inline {
 /// one without asking for this node.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Own {
+pub(crate) struct OwnNode {
     pub node: String,
     pub functions: Vec<String>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Own {
 /// The private nodes: all names in all of them.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Private {
+pub(crate) struct PrivateNodes {
     pub nodes: Vec<u32>,
     pub works: Vec<String>,
     pub numbered_nothing: Vec<String>,
@@ -118,16 +118,16 @@ pub(crate) struct Private {
     pub errno: Vec<String>,
 }
 
-impl Private {
+impl PrivateNodes {
     /// Name and function of every private function that is not numbered.
     pub(crate) fn functions(&self) -> Vec<(&str, String)> {
         let mut all = Vec::new();
         let groups = [
             (&self.first_argument, "ov_unsupported_first_argument"),
-            (&self.minus_one, Returns::MinusOne.function()),
-            (&self.null, Returns::Null.function()),
-            (&self.nothing, Returns::Nothing.function()),
-            (&self.errno, Returns::Errno.function()),
+            (&self.minus_one, UnsupportedReturn::MinusOne.function()),
+            (&self.null, UnsupportedReturn::Null.function()),
+            (&self.nothing, UnsupportedReturn::Nothing.function()),
+            (&self.errno, UnsupportedReturn::Errno.function()),
         ];
         all.extend(self.works.iter().map(|name| (name.as_str(), format!("ov_{name}"))));
         for (names, function) in groups {
@@ -155,11 +155,11 @@ impl Table {
                     bail!("{name} is in {other} and in {node}");
                 }
                 match (symbol.status, symbol.returns) {
-                    (Status::Unsupported, None) => bail!("{name}: `returns` is missing"),
-                    (Status::Works | Status::Partly, Some(_)) => {
+                    (VerbStatus::Unsupported, None) => bail!("{name}: `returns` is missing"),
+                    (VerbStatus::Works | VerbStatus::Partly, Some(_)) => {
                         bail!("{name}: `returns` is for unsupported symbols")
                     }
-                    (Status::Partly, None) if symbol.note.is_empty() => {
+                    (VerbStatus::Partly, None) if symbol.note.is_empty() => {
                         bail!("{name}: a `note` must say what is missing")
                     }
                     _ => {}
@@ -170,7 +170,7 @@ impl Table {
     }
 
     /// How far a verb is, be it a symbol or inline.
-    pub(crate) fn status(&self, verb: &str) -> Option<Status> {
+    pub(crate) fn status(&self, verb: &str) -> Option<VerbStatus> {
         let symbols = self.nodes.values().find_map(|node| node.get(verb));
         symbols.map(|one| one.status).or_else(|| Some(self.inline.get(verb)?.status))
     }
@@ -189,7 +189,7 @@ impl Table {
     /// Every `ov_` function that the entry points jump to, except the answers of unsupported ones.
     pub(crate) fn wanted_functions(&self) -> Vec<String> {
         let public = self.nodes.values().flatten();
-        let public = public.filter(|(_, symbol)| symbol.status != Status::Unsupported);
+        let public = public.filter(|(_, symbol)| symbol.status != VerbStatus::Unsupported);
         let own = self.own.iter().flat_map(|own| &own.functions);
         let names = public.map(|(name, _)| name).chain(&self.private.works).chain(own);
         names.map(|name| format!("ov_{name}")).collect()

@@ -12,8 +12,8 @@ use crate::layers::Layers;
 use crate::run_program::{output, root};
 use crate::symbol_tables::Table;
 use crate::{
-    bool_names, budgets, document_links, document_numbers, documents, empty_doc_comments,
-    explained_phrases, libraries, readme_lines, readme_promises,
+    budgets, document_links, document_numbers, documented_messages, documents, empty_doc_comments,
+    libraries, readme_lines, readme_verbs, unnamed_booleans,
 };
 
 const WARN_LINES: usize = 400;
@@ -44,7 +44,7 @@ pub(crate) fn run() -> Result<()> {
         // Neither deleted files nor pictures are text.
         let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
         check_file(name, &text, &mut faults, &mut warnings);
-        bool_names::faults(name, &text, &mut faults)?;
+        unnamed_booleans::faults(name, &text, &mut faults)?;
     }
     readme_lines::check(&names, &Layers::read()?, &mut faults)?;
     check_documents(&names, &mut faults)?;
@@ -164,7 +164,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     documents::same("fuzz/README.md", &said, &listed, faults);
     let readme = read("README.md")?;
     for library in [&libraries::VERBS, &libraries::CONNECTIONS] {
-        faults.extend(readme_promises::faults(&readme, &Table::read(library)?));
+        faults.extend(readme_verbs::faults(&readme, &Table::read(library)?));
     }
     let index = read("docs/decisions/README.md")?;
     let pages = names.iter().filter_map(|name| name.strip_prefix("docs/decisions/0"));
@@ -181,28 +181,28 @@ fn check_phrases(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let page = "docs/user/troubleshooting.md";
     let guide = read(page)?;
     for name in names.iter().filter(|name| name.starts_with("tools/omniverb/src/doctor/")) {
-        faults.extend(explained_phrases::faults(
+        faults.extend(documented_messages::faults(
             page,
             &guide,
-            &explained_phrases::findings(name, &read(name)?)?,
+            &documented_messages::findings(name, &read(name)?)?,
         ));
     }
     for name in ["host/tenancy/src/path.rs", "sockets/formats/src/listing.rs"] {
-        faults.extend(explained_phrases::faults(
+        faults.extend(documented_messages::faults(
             page,
             &guide,
-            &explained_phrases::reasons(&read(name)?, "=>"),
+            &documented_messages::reasons(&read(name)?, "=>"),
         ));
     }
     let page = "docs/reference/configuration.md";
     let example = read("deploy/omniverbd.toml")?;
     let keys: Vec<String> =
-        explained_phrases::keys(&example).into_iter().map(|key| format!("| `{key}` |")).collect();
-    faults.extend(explained_phrases::faults(page, &read(page)?, &keys));
+        documented_messages::keys(&example).into_iter().map(|key| format!("| `{key}` |")).collect();
+    faults.extend(documented_messages::faults(page, &read(page)?, &keys));
     let page = "deploy/manual/pages/omniverbd.toml.5";
-    let explained = explained_phrases::bold_words(&read(page)?);
+    let explained = documented_messages::bold_words(&read(page)?);
     let missing =
-        explained_phrases::keys(&example).into_iter().filter(|key| !explained.contains(*key));
+        documented_messages::keys(&example).into_iter().filter(|key| !explained.contains(*key));
     faults.extend(missing.map(|key| format!("{page} does not explain {key}")));
     Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::libraries;
 use crate::run_program::root;
-use crate::symbol_tables::{Status, Table};
+use crate::symbol_tables::{Table, VerbStatus};
 
 /// Writes the page, or with `--check` compares it.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {
@@ -40,11 +40,11 @@ fn check(page: &str) -> Result<()> {
     Ok(())
 }
 
-fn mark(status: Status) -> &'static str {
+fn mark(status: VerbStatus) -> &'static str {
     match status {
-        Status::Works => "yes",
-        Status::Partly => "partly",
-        Status::Unsupported => "no",
+        VerbStatus::Works => "yes",
+        VerbStatus::Partly => "partly",
+        VerbStatus::Unsupported => "no",
     }
 }
 
@@ -74,7 +74,7 @@ fn page(table: &Table, connections: &Table) -> String {
     };
     let inline = |status| table.inline.values().filter(|s| s.status == status).count();
     out += "\n| | works | partly | not offered |\n|---|---|---|---|\n";
-    let all = [Status::Works, Status::Partly, Status::Unsupported];
+    let all = [VerbStatus::Works, VerbStatus::Partly, VerbStatus::Unsupported];
     let rows = [
         ("exported symbols of libibverbs", all.map(|status| public(table, status))),
         ("inline verbs", all.map(inline)),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// The connection to the daemon, for the thread that has the turn.
-pub(crate) struct Turns {
+pub(crate) struct CallLock {
     state: Mutex<State>,
     free: Condvar,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Turns {
 struct State {
     /// While there is a daemon.
     socket: Option<Arc<OwnedFd>>,
-    /// A thread has the turn; the rest is as the last one left it, see [`Turn`].
+    /// A thread has the turn; the rest is as the last one left it, see [`CallGuard`].
     taken: bool,
     /// Threads that wait for the turn.
     waiting: u32,
@@ -30,8 +30,8 @@ struct State {
 }
 
 /// The right to call, until it is dropped.
-pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
+pub(crate) struct CallGuard<'a> {
+    turns: &'a CallLock,
     /// The calls socket of the daemon that there was when the turn began; `None`: there is none.
     pub(crate) socket: Option<Arc<OwnedFd>>,
     /// Of the newest question; those of a connection count up from 1.
@@ -42,16 +42,16 @@ pub(crate) struct Turn<'a> {
     pub(crate) unwanted: Vec<Message>,
 }
 
-impl Turns {
-    pub(crate) fn new(socket: OwnedFd) -> Turns {
+impl CallLock {
+    pub(crate) fn new(socket: OwnedFd) -> CallLock {
         let socket = Some(Arc::new(socket));
         let state =
             State { socket, taken: false, waiting: 0, tag: 1, owed: 0, unwanted: Vec::new() };
-        Turns { state: Mutex::new(state), free: Condvar::new() }
+        CallLock { state: Mutex::new(state), free: Condvar::new() }
     }
 
     /// Waits for other calls.
-    pub(crate) fn take(&self, deadline: u64) -> Result<Turn<'_>, Errno> {
+    pub(crate) fn take(&self, deadline: u64) -> Result<CallGuard<'_>, Errno> {
         let mut state = lock(&self.state);
         while state.taken {
             let left = deadline.saturating_sub(clock::now());
@@ -64,7 +64,7 @@ impl Turns {
             state.waiting -= 1;
         }
         state.taken = true;
-        Ok(Turn {
+        Ok(CallGuard {
             turns: self,
             socket: state.socket.clone(),
             tag: state.tag,
@@ -84,7 +84,7 @@ impl Turns {
     }
 }
 
-impl Turn<'_> {
+impl CallGuard<'_> {
     /// The daemon called until now is gone.
     pub(crate) fn lost(&mut self) {
         let mut state = lock(&self.turns.state);
@@ -109,7 +109,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.turns.state);
         (state.taken, state.tag, state.owed) = (false, self.tag, self.owed);

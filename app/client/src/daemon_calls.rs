@@ -1,6 +1,6 @@
 //! Lets parts of the client ask the daemon, and leave calls to the thread that makes them.
 
-use crate::deferred_tasks::Call;
+use crate::deferred_daemon_calls::DeferredCall;
 use omniverb_session::Message;
 use omniverb_terms::Errno;
 
@@ -12,5 +12,5 @@ pub(crate) trait DaemonCalls {
     /// errno: what the daemon answers, or why it does not.
     fn call(&self, message: &Message) -> Result<Message, Errno>;
     /// Has this done by the thread that makes calls.
-    fn defer(&self, call: Call);
+    fn defer(&self, call: DeferredCall);
 }

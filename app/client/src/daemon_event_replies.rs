@@ -13,11 +13,11 @@ use std::os::fd::BorrowedFd;
 const ANSWERS_MAX: usize = 1024;
 
 #[derive(Default)]
-pub(crate) struct Answers {
+pub(crate) struct UnsentReplies {
     waiting: VecDeque<Message>,
 }
 
-impl Answers {
+impl UnsentReplies {
     /// Sends an answer, now or later. One too many is dropped: the daemon takes that for a refusal.
     pub(crate) fn push(&mut self, to: BorrowedFd<'_>, answer: Message) {
         let lets_go = |message: &Message| matches!(message, Message::LetGo(_));
@@ -62,7 +62,7 @@ mod tests {
     fn a_daemon_that_does_not_listen_is_not_waited_for() {
         let (ours, daemon) = seqpacket::pair().unwrap();
         let answer = |token| Adopted { token, errno: Errno(1), epoch: 0 };
-        let mut answers = Answers::default();
+        let mut answers = UnsentReplies::default();
         let mut pushed = 0;
         while answers.waiting.len() < ANSWERS_MAX {
             answers.push(ours.as_fd(), answer(pushed).into());
@@ -71,9 +71,12 @@ mod tests {
         answers.push(ours.as_fd(), answer(u64::MAX).into());
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for token in 0..pushed {
-            let (length, _) =
-                seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)
-                    .unwrap();
+            let (length, _) = seqpacket::receive(
+                daemon.as_fd(),
+                &mut bytes,
+                seqpacket::BlockingMode::NonBlocking,
+            )
+            .unwrap();
             let (_, found) = omniverb_session::decode(&bytes[..length]).unwrap();
             assert_eq!(found, answer(token).into());
             answers.flush(ours.as_fd());

@@ -2,7 +2,7 @@
 //! on bells and not on descriptors.
 
 use crate::errno_conversion::errno_of;
-use crate::spawn_thread::spawn_quietly;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_sys::epoll::{Interest, Poller};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;

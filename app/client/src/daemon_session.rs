@@ -6,11 +6,11 @@
 //! thread with the turn holds no lock, so one that only looks never waits. Events are read by the
 //! progress thread alone.
 
-use crate::daemon_call_lock::{Turn, Turns};
+use crate::daemon_call_lock::{CallGuard, CallLock};
 use crate::daemon_choice;
 use crate::errno_conversion::errno_of;
-use crate::message_descriptors::{Delivered, WelcomeFiles};
-use crate::vnic_facts::{NoDevice, VirtualNic};
+use crate::messages_with_files::{MessageWithFiles, WelcomeFiles};
+use crate::vnic_description::{NoDevice, VirtualNic};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
 };
@@ -45,7 +45,7 @@ fn deadline(after: Duration) -> u64 {
 }
 
 pub(crate) struct Session {
-    calls: Turns,
+    calls: CallLock,
     events: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -58,10 +58,10 @@ pub(crate) fn is_lost(errno: Errno) -> bool {
 }
 
 /// Tells a new daemon one thing, and hears what it says to that.
-type Announce<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
+type Announcer<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
 
 /// The first daemon of this process's, and what it says.
-pub(crate) struct First {
+pub(crate) struct FirstSession {
     pub(crate) session: Session,
     pub(crate) nic: VirtualNic,
     /// Its number, another one after each start.
@@ -72,30 +72,31 @@ pub(crate) struct First {
 
 impl Session {
     /// Connects to the first daemon that answers.
-    pub(crate) fn connect() -> Result<First, NoDevice> {
-        let (calls, Welcomed { files, nic, daemon }) = open(Meeting::First, deadline(limit()))?;
+    pub(crate) fn connect() -> Result<FirstSession, NoDevice> {
+        let (calls, WelcomeParts { files, nic, daemon }) =
+            open(SessionKind::First, deadline(limit()))?;
         let events = Mutex::new(Some(Arc::new(files.events)));
-        let session = Session { calls: Turns::new(calls), events };
-        Ok(First { session, nic, daemon, area: files.area })
+        let session = Session { calls: CallLock::new(calls), events };
+        Ok(FirstSession { session, nic, daemon, area: files.area })
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it, which has this number,
     /// what we hold, before any other call. `None`: another thread has done so meanwhile.
     pub(crate) fn reopen(
         &self,
-        announce: impl FnOnce(u32, &mut Announce<'_>) -> Result<(), Errno>,
+        announce: impl FnOnce(u32, &mut Announcer<'_>) -> Result<(), Errno>,
     ) -> Result<Option<(VirtualNic, Extent<OwnedFd>)>, Errno> {
         let deadline = deadline(limit() * ANNOUNCING);
         let mut turn = self.calls.take(deadline)?;
         if self.is_open() && self.events().is_some() {
             return Ok(None);
         }
-        let opened = open(Meeting::Again, deadline).map_err(|error| match error {
+        let opened = open(SessionKind::Again, deadline).map_err(|error| match error {
             NoDevice::NoDaemon(_, Errno::ETIMEDOUT) => Errno::ETIMEDOUT,
             NoDevice::NoDaemon(_, _) => LOST,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
         });
-        let (socket, Welcomed { files, nic, daemon }) = opened?;
+        let (socket, WelcomeParts { files, nic, daemon }) = opened?;
         turn.renew(socket);
         let announced = announce(daemon, &mut |message| exchange(&mut turn, message, deadline));
         if let Err(errno) = announced {
@@ -108,7 +109,7 @@ impl Session {
     }
 
     /// One question, one answer, with the files that belong to it.
-    pub(crate) fn call(&self, message: &Message) -> Result<Delivered<Message>, Errno> {
+    pub(crate) fn call(&self, message: &Message) -> Result<MessageWithFiles<Message>, Errno> {
         let deadline = deadline(limit());
         let mut turn = self.calls.take(deadline)?;
         let answer = exchange_delivered(&mut turn, message, deadline);
@@ -161,7 +162,7 @@ impl Session {
 
 /// Which daemon is met.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Meeting {
+enum SessionKind {
     /// The first of this process's.
     First,
     /// The next, to which things of the last one's are announced.
@@ -169,14 +170,14 @@ enum Meeting {
 }
 
 /// What a daemon says to a hello.
-struct Welcomed {
+struct WelcomeParts {
     files: WelcomeFiles,
     nic: VirtualNic,
     /// Its number, another one after each start.
     daemon: u32,
 }
 
-fn open(meeting: Meeting, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
+fn open(meeting: SessionKind, deadline: u64) -> Result<(OwnedFd, WelcomeParts), NoDevice> {
     let mut failure = None;
     for place in daemon_choice::candidates() {
         let name = place.path.display().to_string();
@@ -194,10 +195,10 @@ fn open(meeting: Meeting, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice
     Err(failure.unwrap_or(NoDevice::Resources(Errno::ENOENT)))
 }
 
-fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, Errno> {
+fn greet(socket: &OwnedFd, meeting: SessionKind, deadline: u64) -> Result<WelcomeParts, Errno> {
     let resume = match meeting {
-        Meeting::First => 0,
-        Meeting::Again => 1,
+        SessionKind::First => 0,
+        SessionKind::Again => 1,
     };
     let hello = Hello { role: ROLE_VERBS, resume, name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
@@ -211,10 +212,10 @@ fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, 
     }
     match decode(&bytes[..length]) {
         Ok((_, Message::Welcome(welcome))) => {
-            let Delivered { said, files } = Delivered::new(welcome, descriptors)?;
+            let MessageWithFiles { said, files } = MessageWithFiles::new(welcome, descriptors)?;
             let Welcome { node_guid, qp_max, mr_max, link_max, daemon, .. } = said;
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
-            Ok(Welcomed { files, nic, daemon })
+            Ok(WelcomeParts { files, nic, daemon })
         }
         Ok((_, Message::Failed(errno))) => Err(errno),
         _ => Err(Errno::EPROTO),
@@ -229,20 +230,20 @@ fn transport(error: &std::io::Error) -> Errno {
 }
 
 /// Asks, and waits for the answer until `deadline`.
-fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Message, Errno> {
+fn exchange(turn: &mut CallGuard<'_>, message: &Message, deadline: u64) -> Result<Message, Errno> {
     exchange_delivered(turn, message, deadline).map(|answer| answer.said)
 }
 
 fn exchange_delivered(
-    turn: &mut Turn<'_>,
+    turn: &mut CallGuard<'_>,
     message: &Message,
     deadline: u64,
-) -> Result<Delivered<Message>, Errno> {
+) -> Result<MessageWithFiles<Message>, Errno> {
     let tag = ask(turn, message, deadline)?;
     let answer = loop {
         match hear(turn, deadline)? {
-            Heard { tag: answered, answer } if answered == tag => break answer,
-            Heard { tag: answered, .. } if answered > tag => return Err(Errno::EPROTO),
+            TaggedAnswer { tag: answered, answer } if answered == tag => break answer,
+            TaggedAnswer { tag: answered, .. } if answered > tag => return Err(Errno::EPROTO),
             _ => {}
         }
     };
@@ -256,7 +257,7 @@ fn exchange_delivered(
     }
 }
 
-fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, Errno> {
+fn ask(turn: &mut CallGuard<'_>, message: &Message, deadline: u64) -> Result<u64, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(turn.tag + 1, message, &mut bytes);
@@ -268,14 +269,14 @@ fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, Err
 }
 
 /// An answer, and what it answers.
-struct Heard {
+struct TaggedAnswer {
     tag: u64,
     /// `EPROTO`: other files came along than belong to it.
-    answer: Result<Delivered<Message>, Errno>,
+    answer: Result<MessageWithFiles<Message>, Errno>,
 }
 
 /// The next answer, whatever it answers.
-fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
+fn hear(turn: &mut CallGuard<'_>, deadline: u64) -> Result<TaggedAnswer, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let (length, files) = socket_deadline::receive(socket.as_fd(), &mut bytes, deadline)
@@ -298,11 +299,11 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
         };
         turn.unwanted.extend(undo);
     }
-    Ok(Heard { tag, answer: Delivered::new(answer, files) })
+    Ok(TaggedAnswer { tag, answer: MessageWithFiles::new(answer, files) })
 }
 
 /// Tells the daemon what is not wanted any more.
-fn give_back(turn: &mut Turn<'_>, deadline: u64) {
+fn give_back(turn: &mut CallGuard<'_>, deadline: u64) {
     while let Some(message) = turn.unwanted.pop() {
         let Ok(tag) = ask(turn, &message, deadline) else { return turn.unwanted.push(message) };
         while matches!(hear(turn, deadline), Ok(heard) if heard.tag < tag) {}
@@ -333,7 +334,8 @@ mod tests {
     fn answer(daemon: &OwnedFd, reply: impl FnOnce(Message) -> Message) -> Message {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, _) =
-            seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+                .unwrap();
         let (tag, asked) = decode(&bytes[..length]).unwrap();
         let length = encode(tag, &reply(asked.clone()), &mut bytes);
         seqpacket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
@@ -343,7 +345,7 @@ mod tests {
     #[test]
     fn an_answer_that_comes_too_late_breaks_nothing_and_what_it_made_is_given_back() {
         let (ours, daemon) = seqpacket::pair().unwrap();
-        let calls = Turns::new(ours);
+        let calls = CallLock::new(ours);
         let ask: Message = QueryGids { reserved: 7 }.into();
         let mut turn = calls.take(soon()).unwrap();
         assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::ETIMEDOUT));
@@ -373,7 +375,7 @@ mod tests {
     #[test]
     fn descriptors_that_belong_to_no_answer_are_closed_and_so_are_late_ones() {
         let (ours, daemon) = seqpacket::pair().unwrap();
-        let calls = Turns::new(ours);
+        let calls = CallLock::new(ours);
         let ask: Message = QueryGids { reserved: 1 }.into();
         let done: Message = Done { take_back: 0 }.into();
         let mut turn = calls.take(soon()).unwrap();
@@ -392,7 +394,7 @@ mod tests {
                 seqpacket::receive(
                     end.as_fd(),
                     &mut [0; MESSAGE_BYTES_MAX],
-                    seqpacket::Mode::NonBlocking
+                    seqpacket::BlockingMode::NonBlocking
                 ),
                 Ok((0, _))
             )
@@ -407,7 +409,7 @@ mod tests {
     #[test]
     fn a_look_never_waits_for_a_call() {
         let (ours, daemon) = seqpacket::pair().unwrap();
-        let calls = Turns::new(ours);
+        let calls = CallLock::new(ours);
         let turn = calls.take(soon()).unwrap();
         assert!(calls.is_open());
         assert_eq!(calls.take(soon()).err(), Some(Errno::ETIMEDOUT));

@@ -1,7 +1,7 @@
 //! What the device asks of the world: answered without blocking, the rest is left to the progress
 //! thread.
 
-use crate::deferred_tasks::Call;
+use crate::deferred_daemon_calls::DeferredCall;
 use crate::progress_thread_state::Progress;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{AsyncEvent, Host, ToleratedMismatch};
@@ -23,11 +23,11 @@ pub fn on_async_event(sink: AsyncEventSink) {
 
 /// Receives requests that fail: the queue pair, and the status of the completion. Says what it
 /// wants to hear besides.
-pub type FailureSink = fn(Qpn, u32) -> Besides;
+pub type FailureSink = fn(Qpn, u32) -> FailureDetail;
 
 /// What is wanted to be known of a queue pair that has failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Besides {
+pub enum FailureDetail {
     /// No more than what the sink was called with.
     Nothing,
     /// What the daemon knows of its ways, once it has answered.
@@ -89,30 +89,30 @@ impl Host for ProcessHost {
     }
 
     fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
-        self.progress.run(Call::Grant { qpn, peer_qpn, rkey, range });
+        self.progress.run(DeferredCall::Grant { qpn, peer_qpn, rkey, range });
     }
 
     fn qp_failed(&self, qpn: Qpn) {
-        self.progress.run(Call::Failed { qpn });
+        self.progress.run(DeferredCall::Failed { qpn });
     }
 
     fn hand_over(&self, qpn: Qpn, part: u32) {
-        self.progress.run(Call::HandOver { qpn, part });
+        self.progress.run(DeferredCall::HandOver { qpn, part });
     }
 
     fn receiver_event(&self, qpn: Qpn, event: AsyncEvent) {
-        self.progress.run(Call::Tell { qpn, event });
+        self.progress.run(DeferredCall::Tell { qpn, event });
     }
 
     fn discard(&self, qpn: Qpn) {
-        self.progress.run(Call::Discard { qpn });
+        self.progress.run(DeferredCall::Discard { qpn });
     }
 
     fn request_failed(&self, qpn: Qpn, status: u32) {
         if let Some((failed, _)) = FAILURES.get()
-            && failed(qpn, status) == Besides::Ways
+            && failed(qpn, status) == FailureDetail::Ways
         {
-            self.progress.run(Call::Explain { qpn });
+            self.progress.run(DeferredCall::Explain { qpn });
         }
     }
 
@@ -147,7 +147,7 @@ impl Host for ProcessHost {
     }
 
     fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
-        self.progress.run(Call::DatagramLink { qpn, destination });
+        self.progress.run(DeferredCall::DatagramLink { qpn, destination });
     }
 
     fn async_event(&self, event: AsyncEvent, cookie: usize) {

@@ -12,15 +12,16 @@ mod daemon_call_lock;
 mod daemon_calls;
 mod daemon_choice;
 mod daemon_event_replies;
+mod daemon_event_subscribers;
 mod daemon_listener;
 mod daemon_session;
-mod deferred_tasks;
+mod deferred_daemon_calls;
+mod device_import;
 mod device_platform;
 mod errno_conversion;
-mod event_subscribers;
 mod fork;
 mod memory_from_daemon;
-mod message_descriptors;
+mod messages_with_files;
 mod multicast_attachments;
 mod multicast_links;
 mod page_revocation;
@@ -34,27 +35,31 @@ mod queue_pair_records;
 mod region_extent;
 mod rkey_table;
 mod shared_qp;
-mod spawn_thread;
+mod signal_free_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod trace_ring;
-mod verbs_import;
-mod vnic_facts;
+mod vm_window_loans;
+mod vnic_description;
 mod watched_fds;
-mod window_loans;
-mod xrc_directory;
+mod xrc_domain_discovery;
 
-pub use client::{Answer, Client, Membership, Offer, OpenedQp, REGIONS_MAX, Wish, is_command_file};
-pub use device_platform::{AsyncEventSink, Besides, ExplanationSink, FailureSink, StrictSink};
+pub use client::{
+    Client, DaemonAnswer, ExportOffer, Membership, OpenedQp, REGIONS_MAX, RegistrationRequest,
+    is_command_file,
+};
+pub use daemon_event_subscribers::Listener;
+pub use device_import::{ExportedObjects, Import, ImportedMemory, ImportedRegion};
+pub use device_platform::{
+    AsyncEventSink, ExplanationSink, FailureDetail, FailureSink, StrictSink,
+};
 pub use device_platform::{be_strict, on_async_event, on_failure};
-pub use event_subscribers::Listener;
 pub use fork::generation;
 pub use omniverb_session::body::GidEntry;
 pub use omniverb_sys::epoll::Interest;
 pub use omniverb_sys::lock;
 pub use pollable_event_queue::{Channel, Doorbell, Notifier};
 pub use queue_pair_records::Connection;
-pub use shared_qp::Receivers;
-pub use verbs_import::{Exported, Import, ImportedMemory, ImportedRegion};
-pub use vnic_facts::{NoDevice, VirtualNic};
-pub use xrc_directory::Part;
+pub use shared_qp::SharedQueuePairs;
+pub use vnic_description::{NoDevice, VirtualNic};
+pub use xrc_domain_discovery::DomainPart;

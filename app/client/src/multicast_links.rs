@@ -62,7 +62,7 @@ impl QueuePairs {
     }
 
     /// The daemon is going to be asked for a link.
-    pub(crate) fn asks_for_group(&self, number: Qpn) {
+    pub(crate) fn begin_group_request(&self, number: Qpn) {
         self.with_groups(number, |groups| groups.ended = None);
     }
 

@@ -9,8 +9,8 @@
 //! A process may be out of threads when a link ends. So the thread runs before the first extent is
 //! made, without it there is none, and it stays while there are any.
 
-use crate::message_descriptors::Delivered;
-use crate::spawn_thread::spawn_quietly;
+use crate::messages_with_files::MessageWithFiles;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_session::body::Adopt;
 use omniverb_sys::clock;
 use omniverb_sys::lock;
@@ -38,14 +38,14 @@ pub(crate) trait PageOwner: Send + Sync + 'static {
     /// errno: some could not be, and are to be tried again.
     fn take_back(&self, which: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno>;
     /// Answers a question that was left.
-    fn answer(&self, question: Question);
+    fn answer(&self, question: PageQuestion);
 }
 
 /// Starts a thread of this name; tests have one that fails.
 type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), Errno>;
 
 /// What is to be taken back, and how far that is.
-pub(crate) struct Taking {
+pub(crate) struct PageRevocation {
     state: Mutex<State>,
     change: Condvar,
     /// Extents that are, or are about to be. Grows with the state locked.
@@ -53,10 +53,10 @@ pub(crate) struct Taking {
     spawn: Spawn,
 }
 
-impl Default for Taking {
-    fn default() -> Taking {
+impl Default for PageRevocation {
+    fn default() -> PageRevocation {
         let spawn: Spawn = |name, work| spawn_quietly(name, work);
-        Taking {
+        PageRevocation {
             state: Mutex::default(),
             change: Condvar::new(),
             stays: AtomicUsize::new(0),
@@ -66,9 +66,9 @@ impl Default for Taking {
 }
 
 /// The thread that takes extents back stays for as long as this is there.
-pub(crate) struct Stay(Arc<Taking>);
+pub(crate) struct RevokerStay(Arc<PageRevocation>);
 
-impl Drop for Stay {
+impl Drop for RevokerStay {
     fn drop(&mut self) {
         // Takes no lock: a forked child, too, drops those of its parent.
         self.0.stays.fetch_sub(1, Ordering::AcqRel);
@@ -83,7 +83,7 @@ struct State {
     /// Pages are on their way back at this moment.
     busy: bool,
     /// Questions for pages that came meanwhile: as many as the daemon has for one process.
-    questions: Vec<Question>,
+    questions: Vec<PageQuestion>,
     /// They could not be moved; try again at this time, in nanoseconds of the clock.
     again_at: Option<u64>,
     /// Number of the latest question, and of the latest that was done.
@@ -92,15 +92,15 @@ struct State {
 }
 
 /// A question for pages.
-pub(crate) struct Question {
-    pub(crate) ask: Delivered<Adopt>,
+pub(crate) struct PageQuestion {
+    pub(crate) ask: MessageWithFiles<Adopt>,
     /// The events socket of the daemon that asked: the answer goes there.
     pub(crate) to: Arc<OwnedFd>,
 }
 
-impl Taking {
+impl PageRevocation {
     /// Leaves a question for pages to the thread, if it has something to do.
-    pub(crate) fn leave(&self, question: Question) -> Option<Question> {
+    pub(crate) fn leave(&self, question: PageQuestion) -> Option<PageQuestion> {
         let mut state = lock(&self.state);
         let busy =
             state.running && (state.busy || state.again_at.is_none() && !state.open.is_empty());
@@ -115,11 +115,14 @@ impl Taking {
     ///
     /// # Errors
     /// `EAGAIN`: none can be started at present.
-    pub(crate) fn stay(self: &Arc<Self>, owner: &Weak<impl PageOwner>) -> Result<Stay, Errno> {
+    pub(crate) fn stay(
+        self: &Arc<Self>,
+        owner: &Weak<impl PageOwner>,
+    ) -> Result<RevokerStay, Errno> {
         let mut state = lock(&self.state);
         self.start(&mut state, owner).map_err(|_| Errno::EAGAIN)?;
         self.stays.fetch_add(1, Ordering::AcqRel);
-        Ok(Stay(self.clone()))
+        Ok(RevokerStay(self.clone()))
     }
 
     /// Extents are gone: perhaps the thread need not stay.
@@ -246,21 +249,21 @@ impl Taking {
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct NoPageOwner;
 
-    impl PageOwner for Nobody {
+    impl PageOwner for NoPageOwner {
         fn take_back(&self, _: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
             Ok(())
         }
 
-        fn answer(&self, _: Question) {}
+        fn answer(&self, _: PageQuestion) {}
     }
 
-    const NOBODY: Weak<Nobody> = Weak::new();
+    const NOBODY: Weak<NoPageOwner> = Weak::new();
 
     #[test]
     fn a_wait_ends_when_done_and_never_takes_long() {
-        let taking = Arc::new(Taking::default());
+        let taking = Arc::new(PageRevocation::default());
         taking.wait(0);
         let begun = clock::now();
         taking.wait(7);
@@ -281,7 +284,7 @@ mod tests {
     #[test]
     fn nothing_is_granted_without_a_thread_that_can_take_it_back() {
         let spawn: Spawn = |_, _| Err(Errno::EAGAIN);
-        let taking = Arc::new(Taking { spawn, ..Taking::default() });
+        let taking = Arc::new(PageRevocation { spawn, ..PageRevocation::default() });
         assert_eq!(taking.stay(&NOBODY).err(), Some(Errno::EAGAIN));
         assert_eq!(taking.stays.load(Ordering::Relaxed), 0);
         assert!(!lock(&taking.state).running);
@@ -295,7 +298,7 @@ mod tests {
             0 => spawn_quietly(name, work),
             _ => Err(Errno::EAGAIN),
         };
-        let taking = Arc::new(Taking { spawn, ..Taking::default() });
+        let taking = Arc::new(PageRevocation { spawn, ..PageRevocation::default() });
         let first = taking.stay(&NOBODY).ok();
         let second = taking.stay(&NOBODY).ok();
         assert!(first.is_some() && second.is_some());

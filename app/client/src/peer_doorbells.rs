@@ -7,7 +7,7 @@ use omniverb_link::Doorbell;
 use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_sys::lock;
-use omniverb_sys::{Extent, Life, Sleeper, doorbell_listener};
+use omniverb_sys::{DoorbellSleeper, Extent, ProcessLiveness, doorbell_listener};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -53,14 +53,15 @@ struct Record {
     heard_as: Option<u64>,
     /// It has links, and could not be listened to.
     is_unheard: bool,
-    /// What `Bells::life` calls the word in our page that tells of our end. `None`: nothing does.
+    /// What `PeerDoorbells::life` calls the word in our page that tells of our end. `None`: nothing
+    /// does.
     told_as: Option<u64>,
     /// Whether the peer's process rings ours, or the engine.
     far_end: FarEnd,
 }
 
 impl Record {
-    fn hear(&mut self, sleep: &Sleeper) {
+    fn hear(&mut self, sleep: &DoorbellSleeper) {
         if self.heard_as.is_none() {
             self.heard_as = sleep.add(self.bell.page.clone()).ok();
             self.is_unheard = self.heard_as.is_none();
@@ -68,7 +69,7 @@ impl Record {
         }
     }
 
-    fn hear_no_more(&mut self, sleep: &Sleeper) {
+    fn hear_no_more(&mut self, sleep: &DoorbellSleeper) {
         self.is_unheard = false;
         if let Some(number) = self.heard_as.take() {
             sleep.remove(number);
@@ -77,21 +78,21 @@ impl Record {
 }
 
 /// All bells of the process, and how many daemons it has outlived.
-pub(crate) struct Bells {
+pub(crate) struct PeerDoorbells {
     era: AtomicU64,
     list: Mutex<HashMap<BellName, Record>>,
     /// By which peers see that the process has ended.
-    life: Arc<Life>,
+    life: Arc<ProcessLiveness>,
 }
 
-impl Bells {
-    pub(crate) fn new() -> Result<Bells, Errno> {
-        let life = Life::new(BELL_BYTES).map_err(|error| errno_of(&error))?;
-        Ok(Bells { era: AtomicU64::new(0), list: Mutex::default(), life: Arc::new(life) })
+impl PeerDoorbells {
+    pub(crate) fn new() -> Result<PeerDoorbells, Errno> {
+        let life = ProcessLiveness::new(BELL_BYTES).map_err(|error| errno_of(&error))?;
+        Ok(PeerDoorbells { era: AtomicU64::new(0), list: Mutex::default(), life: Arc::new(life) })
     }
 
     /// What the end of the thread tells that has it; only that adds and removes bells.
-    pub(crate) fn life(&self) -> Arc<Life> {
+    pub(crate) fn life(&self) -> Arc<ProcessLiveness> {
         self.life.clone()
     }
 
@@ -127,7 +128,7 @@ impl Bells {
     }
 
     /// It is over.
-    fn end(&self, mut record: Record, sleep: &Sleeper) -> Arc<PeerDoorbell> {
+    fn end(&self, mut record: Record, sleep: &DoorbellSleeper) -> Arc<PeerDoorbell> {
         record.hear_no_more(sleep);
         record.told_as.into_iter().for_each(|number| self.life.forget(number));
         record.bell
@@ -140,7 +141,7 @@ impl Bells {
     }
 
     /// It has a link: it is to wake us.
-    pub(crate) fn hear(&self, name: BellName, sleep: &Sleeper) {
+    pub(crate) fn hear(&self, name: BellName, sleep: &DoorbellSleeper) {
         if let Some(record) = lock(&self.list).get_mut(&name) {
             record.hear(sleep);
         }
@@ -148,7 +149,7 @@ impl Bells {
 
     /// Doorbells with links are to wake us, those without no more. Takes those out that are of a
     /// daemon that is gone and have none: their peers' end will not be told.
-    pub(crate) fn review(&self, sleep: &Sleeper) -> Vec<Arc<PeerDoorbell>> {
+    pub(crate) fn review(&self, sleep: &DoorbellSleeper) -> Vec<Arc<PeerDoorbell>> {
         let era = self.era();
         let mut list = lock(&self.list);
         let over = list.extract_if(|(of, _), record| {
@@ -169,7 +170,11 @@ impl Bells {
     }
 
     /// Takes the one with this name out: its peer is gone.
-    pub(crate) fn remove(&self, name: BellName, sleep: &Sleeper) -> Option<Arc<PeerDoorbell>> {
+    pub(crate) fn remove(
+        &self,
+        name: BellName,
+        sleep: &DoorbellSleeper,
+    ) -> Option<Arc<PeerDoorbell>> {
         let record = lock(&self.list).remove(&name)?;
         Some(self.end(record, sleep))
     }
@@ -181,7 +186,7 @@ impl Bells {
     }
 
     /// Takes all out that the engine rang.
-    pub(crate) fn remove_engines(&self, sleep: &Sleeper) -> Vec<Arc<PeerDoorbell>> {
+    pub(crate) fn remove_engines(&self, sleep: &DoorbellSleeper) -> Vec<Arc<PeerDoorbell>> {
         let mut list = lock(&self.list);
         let dead = list.extract_if(|_, record| record.far_end == FarEnd::Engine);
         let dead: Vec<_> = dead.map(|(_, record)| record).collect();

@@ -6,7 +6,7 @@
 
 use crate::memory_from_daemon;
 use crate::peer_doorbells::BellName;
-use crate::window_loans::{self, WindowLoan};
+use crate::vm_window_loans::{self, WindowLoan};
 use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::body;
 use omniverb_sys::extent::FileId;
@@ -19,28 +19,28 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Mappings of a process, of which the kernel allows it 65530 in all; and their bytes: address
 /// space, and page tables for what is touched of it.
-const ALL: Amount = Amount { mappings: 1024, bytes: 64 << 30 };
+const ALL: MappedAmount = MappedAmount { mappings: 1024, bytes: 64 << 30 };
 /// Those of one peer process: several must work together to use up all.
-const PEER: Amount = Amount { mappings: 512, bytes: 32 << 30 };
+const PEER: MappedAmount = MappedAmount { mappings: 512, bytes: 32 << 30 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Amount {
+struct MappedAmount {
     mappings: usize,
     bytes: usize,
 }
 
-impl Amount {
+impl MappedAmount {
     /// A mapping of so many bytes is gone.
     fn give_back(&mut self, bytes: usize) {
         self.mappings -= 1;
         self.bytes -= bytes;
     }
 
-    fn with(self, bytes: usize) -> Amount {
-        Amount { mappings: self.mappings + 1, bytes: self.bytes.saturating_add(bytes) }
+    fn with(self, bytes: usize) -> MappedAmount {
+        MappedAmount { mappings: self.mappings + 1, bytes: self.bytes.saturating_add(bytes) }
     }
 
-    fn fits(self, most: Amount) -> bool {
+    fn fits(self, most: MappedAmount) -> bool {
         self.mappings <= most.mappings && self.bytes <= most.bytes
     }
 }
@@ -48,20 +48,20 @@ impl Amount {
 /// How much is mapped, by peer.
 #[derive(Default)]
 struct Budget {
-    all: Amount,
-    peers: HashMap<BellName, Amount>,
+    all: MappedAmount,
+    peers: HashMap<BellName, MappedAmount>,
 }
 
 /// One mapping's part of the budget; given back when it is dropped, with the mapping.
-struct Share {
+struct BudgetShare {
     of: Arc<Mutex<Budget>>,
     peer: BellName,
     bytes: usize,
 }
 
-impl Share {
+impl BudgetShare {
     /// `None`: that would be too much.
-    fn take(of: &Arc<Mutex<Budget>>, peer: BellName, bytes: usize) -> Option<Share> {
+    fn take(of: &Arc<Mutex<Budget>>, peer: BellName, bytes: usize) -> Option<BudgetShare> {
         let mut mapped = lock(of);
         let all = mapped.all.with(bytes);
         let theirs = mapped.peers.get(&peer).copied().unwrap_or_default().with(bytes);
@@ -70,11 +70,11 @@ impl Share {
         }
         mapped.all = all;
         mapped.peers.insert(peer, theirs);
-        Some(Share { of: of.clone(), peer, bytes })
+        Some(BudgetShare { of: of.clone(), peer, bytes })
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         let mut mapped = lock(&self.of);
         mapped.all.give_back(self.bytes);
@@ -95,16 +95,16 @@ type KnownMappings = (WeakWindow, Option<Weak<WindowLoan>>);
 /// What is mapped, so that two rights to the same bytes have one mapping of them. It goes with the
 /// last of them.
 #[derive(Default)]
-struct Together(HashMap<Name, KnownMappings>);
+struct SharedMappings(HashMap<Name, KnownMappings>);
 
-impl Together {
+impl SharedMappings {
     /// The mapping of an extent of a peer's; made with what `share` takes for it, if there is none.
     fn window(
         &mut self,
         peer: BellName,
         extent: &Extent<OwnedFd>,
         access: Access,
-        share: impl FnOnce(usize) -> Option<Share>,
+        share: impl FnOnce(usize) -> Option<BudgetShare>,
         lent: Option<Arc<WindowLoan>>,
     ) -> Result<Window, Errno> {
         let bytes = extent.verify().map_err(|_| Errno::EPROTO)?;
@@ -120,7 +120,7 @@ impl Together {
         let share = share(bytes).ok_or(Errno::ENOMEM)?;
         let (told, keep) = (lent.clone(), (share, lent));
         // Of a device all pages are there.
-        let window = match window_loans::is_device(extent) {
+        let window = match vm_window_loans::is_device(extent) {
             true => extent.map_and_keep(access, keep),
             false => extent.map_with_proof(access, keep),
         };
@@ -134,12 +134,12 @@ impl Together {
 
 /// All that is mapped.
 #[derive(Default)]
-pub(crate) struct Mapped {
+pub(crate) struct PeerMappings {
     budget: Arc<Mutex<Budget>>,
-    together: Mutex<Together>,
+    together: Mutex<SharedMappings>,
 }
 
-impl Mapped {
+impl PeerMappings {
     /// The mapping of an extent of a peer's. `make_room`: lets go of another one, and says whether
     /// there was one. `let_go`: tells the daemon of the piece of a window that it is, if it is one,
     /// when it is mapped no more.
@@ -153,9 +153,9 @@ impl Mapped {
     ) -> Result<Window, Errno> {
         let lent = piece.map(|piece| WindowLoan::new(piece, Box::new(let_go)));
         let share = |bytes| {
-            let mut share = Share::take(&self.budget, peer, bytes);
+            let mut share = BudgetShare::take(&self.budget, peer, bytes);
             while share.is_none() && make_room() {
-                share = Share::take(&self.budget, peer, bytes);
+                share = BudgetShare::take(&self.budget, peer, bytes);
             }
             share
         };
@@ -177,34 +177,34 @@ mod tests {
     #[test]
     fn two_grants_of_the_same_bytes_share_one_mapping() {
         for (file, offset) in both_kinds() {
-            let (mapped, mut together) = (Arc::default(), Together::default());
+            let (mapped, mut together) = (Arc::default(), SharedMappings::default());
             let extent = Extent::new(file, offset, 8192);
             let mut right = |peer| {
-                let share = |bytes| Share::take(&mapped, (0, peer), bytes);
+                let share = |bytes| BudgetShare::take(&mapped, (0, peer), bytes);
                 together.window((0, peer), &extent, Access::ReadWrite, share, None).unwrap()
             };
             let (one, other) = (right(1), right(1));
             assert_eq!(one.address(), other.address());
-            assert_eq!(lock(&mapped).all, Amount { mappings: 1, bytes: 8192 });
+            assert_eq!(lock(&mapped).all, MappedAmount { mappings: 1, bytes: 8192 });
             // What another peer granted is another's to pay for.
             let stranger = right(2);
             assert_ne!(stranger.address(), one.address());
             drop((one, stranger));
-            assert_eq!(lock(&mapped).all, Amount { mappings: 1, bytes: 8192 });
+            assert_eq!(lock(&mapped).all, MappedAmount { mappings: 1, bytes: 8192 });
             drop(other);
-            assert_eq!(lock(&mapped).all, Amount::default());
+            assert_eq!(lock(&mapped).all, MappedAmount::default());
             drop(right(1));
-            assert_eq!(lock(&mapped).all, Amount::default());
+            assert_eq!(lock(&mapped).all, MappedAmount::default());
         }
     }
 
     #[test]
     fn other_bytes_of_a_file_are_another_mapping() {
-        let (mapped, mut together) = (Arc::default(), Together::default());
+        let (mapped, mut together) = (Arc::default(), SharedMappings::default());
         let [_, (file, _)] = both_kinds();
         let mut right = |(offset, length), access| {
             let extent = Extent::new(file.try_clone().unwrap(), offset, length);
-            let share = |bytes| Share::take(&mapped, (0, 1), bytes);
+            let share = |bytes| BudgetShare::take(&mapped, (0, 1), bytes);
             together.window((0, 1), &extent, access, share, None)
         };
         let (page, both) = (4096, Access::ReadWrite);
@@ -226,12 +226,12 @@ mod tests {
     /// The daemon counts how often it has said it.
     #[test]
     fn a_dropped_mapping_releases_its_piece_once_for_each_grant() {
-        let (mapped, mut together) = (Arc::default(), Together::default());
+        let (mapped, mut together) = (Arc::default(), SharedMappings::default());
         let [(file, offset), _] = both_kinds();
         let said = Arc::new(Mutex::new(Vec::new()));
         let extent = Extent::new(file, offset, 8192);
         let mut right = |access| {
-            let share = |bytes| Share::take(&mapped, (0, 1), bytes);
+            let share = |bytes| BudgetShare::take(&mapped, (0, 1), bytes);
             let (said, piece) = (said.clone(), body::Extent { offset: 4096, length: 8192 });
             let lent = WindowLoan::new(
                 piece,
@@ -254,15 +254,15 @@ mod tests {
     #[test]
     fn a_peer_has_no_more_mapped_here_than_its_share() {
         let mapped = Arc::new(Mutex::new(Budget::default()));
-        let take = |peer, bytes| Share::take(&mapped, (0, peer), bytes);
+        let take = |peer, bytes| BudgetShare::take(&mapped, (0, peer), bytes);
         assert!(take(1, PEER.bytes + 1).is_none() && take(1, usize::MAX).is_none());
-        let held: Vec<Share> = (0..PEER.mappings).filter_map(|_| take(1, 4096)).collect();
+        let held: Vec<BudgetShare> = (0..PEER.mappings).filter_map(|_| take(1, 4096)).collect();
         assert_eq!(held.len(), PEER.mappings);
         assert!(take(1, 4096).is_none() && take(2, 4096).is_some());
         drop(held);
-        assert_eq!(lock(&mapped).all, Amount::default());
+        assert_eq!(lock(&mapped).all, MappedAmount::default());
         assert!(lock(&mapped).peers.is_empty());
-        let all: Vec<Share> = (0..9).map_while(|peer| take(peer, PEER.bytes)).collect();
+        let all: Vec<BudgetShare> = (0..9).map_while(|peer| take(peer, PEER.bytes)).collect();
         assert_eq!(all.len(), ALL.bytes / PEER.bytes, "and all together");
     }
 }

@@ -21,7 +21,7 @@ const LONG: u64 = 1_000_000_000;
 
 /// What the daemon says to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum LinkReply {
     /// It does not know yet where to: ask again.
     NotYet,
     /// That was the end of it: a link will come, or cannot.
@@ -29,7 +29,7 @@ pub(crate) enum Reply {
 }
 
 /// A question; times are those of the clock, in nanoseconds.
-struct Question {
+struct LinkQuestion {
     /// Our queue pair, which sends there.
     qpn: Qpn,
     destination: Destination,
@@ -44,17 +44,17 @@ struct Question {
 /// The questions that are open, those asked next at the front.
 #[derive(Default)]
 pub(crate) struct LinkRequests {
-    open: VecDeque<Question>,
+    open: VecDeque<LinkQuestion>,
 }
 
 impl LinkRequests {
     /// A queue pair of ours wants to send to a new destination.
     pub(crate) fn add(&mut self, qpn: Qpn, destination: Destination) {
-        self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0, since: None });
+        self.open.push_back(LinkQuestion { qpn, destination, at: 0, pause: PAUSE.0, since: None });
     }
 
     /// Asks where it is time to.
-    pub(crate) fn go_on(&mut self, ask: impl FnMut(Qpn, Destination) -> Reply) {
+    pub(crate) fn go_on(&mut self, ask: impl FnMut(Qpn, Destination) -> LinkReply) {
         self.ask(clock::now(), ask);
     }
 
@@ -64,7 +64,7 @@ impl LinkRequests {
     }
 
     /// Asks where it is time to. Says whether questions are left.
-    fn ask(&mut self, now: u64, mut ask: impl FnMut(Qpn, Destination) -> Reply) -> bool {
+    fn ask(&mut self, now: u64, mut ask: impl FnMut(Qpn, Destination) -> LinkReply) -> bool {
         let mut index = 0;
         for _ in 0..self.open.len() {
             let Some(question) = self.open.get_mut(index).filter(|_| index < AT_ONCE) else {
@@ -72,7 +72,7 @@ impl LinkRequests {
             };
             if question.at > now {
                 index += 1;
-            } else if ask(question.qpn, question.destination) == Reply::Over {
+            } else if ask(question.qpn, question.destination) == LinkReply::Over {
                 let _ = self.open.remove(index);
             } else {
                 question.at = now + question.pause;
@@ -91,7 +91,7 @@ impl LinkRequests {
 
 #[cfg(test)]
 mod tests {
-    use super::{AT_ONCE, LinkRequests, Reply};
+    use super::{AT_ONCE, LinkReply, LinkRequests};
     use omniverb_device::send_work_request::Destination;
     use omniverb_terms::{Gid, Qpn};
 
@@ -109,7 +109,7 @@ mod tests {
             let open = asking.ask(millisecond * 1_000_000, |_, destination| {
                 asked.push(destination.qpn.0);
                 let known = destination.qpn != Qpn(0) || millisecond >= 290;
-                if known { Reply::Over } else { Reply::NotYet }
+                if known { LinkReply::Over } else { LinkReply::NotYet }
             });
             over_at = over_at.or((!open).then_some(millisecond));
         }
@@ -128,7 +128,7 @@ mod tests {
             assert!(at.is_some());
             asking.ask(step * 10_000_000, |_, destination| {
                 reached |= destination.qpn == Qpn(99);
-                Reply::NotYet
+                LinkReply::NotYet
             });
         }
         assert!(reached);
@@ -141,7 +141,7 @@ mod tests {
         let mut asked = 0;
         assert!(asking.ask(0, |_, _| {
             asked += 1;
-            Reply::NotYet
+            LinkReply::NotYet
         }));
         assert_eq!(asked, AT_ONCE);
     }

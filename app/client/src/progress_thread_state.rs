@@ -1,11 +1,11 @@
 //! Holds what others share with the progress thread, which runs in `client::progress_thread`.
 
-use crate::daemon_event_replies::Answers;
+use crate::daemon_event_replies::UnsentReplies;
 use crate::daemon_listener::DaemonListener;
-use crate::deferred_tasks::Call;
-use crate::spawn_thread::{spawn_listener, spawn_quietly};
+use crate::deferred_daemon_calls::DeferredCall;
+use crate::signal_free_thread::{spawn_listener, spawn_quietly};
 use omniverb_session::Message;
-use omniverb_sys::Sleeper;
+use omniverb_sys::DoorbellSleeper;
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -16,23 +16,23 @@ use std::sync::{Arc, Mutex};
 /// What others share with the thread.
 pub(crate) struct Progress {
     /// Its sleep, which the peers' bells end, too.
-    pub(crate) sleep: Sleeper,
+    pub(crate) sleep: DoorbellSleeper,
     pub(crate) daemon_listener: Arc<DaemonListener>,
     started: AtomicBool,
     /// Something came that there was no room for: the thread looks again by itself.
     comes_back: AtomicBool,
     asleep: AtomicBool,
-    tasks: Mutex<Vec<Call>>,
+    tasks: Mutex<Vec<DeferredCall>>,
     /// The events socket that is listened to.
     listening: Mutex<Option<Arc<OwnedFd>>>,
     /// What is to be sent there.
-    answers: Mutex<Answers>,
+    answers: Mutex<UnsentReplies>,
 }
 
 impl Progress {
     pub(crate) fn new() -> Result<Arc<Progress>, Errno> {
         Ok(Arc::new(Progress {
-            sleep: Sleeper::new(spawn_listener),
+            sleep: DoorbellSleeper::new(spawn_listener),
             daemon_listener: DaemonListener::new()?,
             started: AtomicBool::new(false),
             comes_back: AtomicBool::new(false),
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// Leaves a task to the thread.
-    pub(crate) fn run(&self, task: Call) {
+    pub(crate) fn run(&self, task: DeferredCall) {
         lock(&self.tasks).push(task);
         // Also when it is awake: a task should not wait for the next tick.
         self.asleep.store(false, Ordering::SeqCst);
@@ -80,7 +80,7 @@ impl Progress {
     }
 
     /// Takes what was left to the thread.
-    pub(crate) fn take_tasks(&self) -> Vec<Call> {
+    pub(crate) fn take_tasks(&self) -> Vec<DeferredCall> {
         std::mem::take(&mut *lock(&self.tasks))
     }
 

@@ -1,7 +1,7 @@
 //! An extent: part of a region of this process that is moved onto a file, where peers can map it,
 //! or that stays where it is in a virtual machine's memory, where the host's engine can.
 
-use crate::page_revocation::Stay;
+use crate::page_revocation::RevokerStay;
 use omniverb_adopt::AdoptedPages;
 use omniverb_session::body;
 use omniverb_sys::io_uring_pin::Pin;
@@ -11,7 +11,7 @@ use omniverb_terms::Errno;
 const RELEASE_ATTEMPTS: u32 = 4;
 
 /// Where the pages are.
-enum Pages {
+enum RegionPages {
     /// On a file, or a piece of a window.
     Moved(AdoptedPages),
     /// Where they were, pinned, from this address on, so many bytes.
@@ -20,11 +20,11 @@ enum Pages {
 
 /// A part of a region that is on a file of a daemon's, or pinned because of one.
 pub(crate) struct Extent {
-    pages: Pages,
+    pages: RegionPages,
     /// Of the daemon that made the file; see [`crate::peer_doorbells::Bells::era`].
     era: u64,
     /// A thread can take it back.
-    stay: Stay,
+    stay: RevokerStay,
     /// The piece of a window that it is, if it is on none of those files, as it was said.
     piece: Option<body::Extent>,
     /// Its pages were busy when they were to be moved back.
@@ -36,45 +36,46 @@ impl Extent {
     pub(crate) fn new(
         pages: AdoptedPages,
         piece: Option<body::Extent>,
-        (era, stay): (u64, Stay),
+        (era, stay): (u64, RevokerStay),
     ) -> Extent {
-        Extent { pages: Pages::Moved(pages), era, stay, piece, was_busy: false }
+        Extent { pages: RegionPages::Moved(pages), era, stay, piece, was_busy: false }
     }
 
     /// These bytes, which are pinned because of the daemon of this era.
     pub(crate) fn kept(
         pin: Pin,
         (start, length): (usize, usize),
-        (era, stay): (u64, Stay),
+        (era, stay): (u64, RevokerStay),
     ) -> Extent {
-        let pages = Pages::Kept { start, length, _pin: pin };
+        let pages = RegionPages::Kept { start, length, _pin: pin };
         Extent { pages, era, stay, piece: None, was_busy: false }
     }
 
     /// Whether its pages are where they always are: nothing of theirs may be used by peers when
     /// it is released.
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.pages, Pages::Kept { .. })
+        matches!(self.pages, RegionPages::Kept { .. })
     }
 
     /// Whether its pages could not be moved back, and cannot be yet: io_uring has buffers there.
     pub(crate) fn is_held(&self) -> bool {
-        self.was_busy && matches!(&self.pages, Pages::Moved(pages) if pages.have_ring_buffers())
+        self.was_busy
+            && matches!(&self.pages, RegionPages::Moved(pages) if pages.have_ring_buffers())
     }
 
     /// Address of its first page.
     pub(crate) fn start(&self) -> usize {
         match &self.pages {
-            Pages::Moved(pages) => pages.page_start(),
-            Pages::Kept { start, .. } => *start,
+            RegionPages::Moved(pages) => pages.page_start(),
+            RegionPages::Kept { start, .. } => *start,
         }
     }
 
     /// Bytes of its pages.
     pub(crate) fn length(&self) -> usize {
         match &self.pages {
-            Pages::Moved(pages) => pages.page_length(),
-            Pages::Kept { length, .. } => *length,
+            RegionPages::Moved(pages) => pages.page_length(),
+            RegionPages::Kept { length, .. } => *length,
         }
     }
 
@@ -95,9 +96,9 @@ impl Extent {
     pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
         let Extent { pages, era, stay, piece, .. } = self;
         let mut pages = match pages {
-            Pages::Moved(pages) => pages,
+            RegionPages::Moved(pages) => pages,
             // The agent keeps them until the host says that no process has them mapped.
-            Pages::Kept { .. } => return Ok(None),
+            RegionPages::Kept { .. } => return Ok(None),
         };
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.
         let mut errno = Errno::EIO;
@@ -111,6 +112,6 @@ impl Extent {
             }
         }
         let was_busy = errno == Errno::EBUSY;
-        Err((Extent { pages: Pages::Moved(pages), era, stay, piece, was_busy }, errno))
+        Err((Extent { pages: RegionPages::Moved(pages), era, stay, piece, was_busy }, errno))
     }
 }

@@ -2,7 +2,7 @@
 //! where they map it.
 
 use crate::memory_from_daemon;
-use crate::page_revocation::Stay;
+use crate::page_revocation::RevokerStay;
 use crate::region_extent::Extent;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
@@ -47,7 +47,7 @@ pub(crate) struct Keys {
 
 /// Bytes on files of all keys but one.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Others {
+pub(crate) struct OtherKeysBytes {
     /// Those that are there for nothing.
     pub(crate) free: u64,
     /// Those on files that cannot be emptied.
@@ -119,9 +119,13 @@ impl Keys {
 
     /// Does something with a key, and with what is on files of all others. No other thread sees the
     /// keys meanwhile. `None`: there is no such key.
-    pub(crate) fn with<T>(&self, rkey: Rkey, act: impl FnOnce(&mut Key, Others) -> T) -> Option<T> {
+    pub(crate) fn with<T>(
+        &self,
+        rkey: Rkey,
+        act: impl FnOnce(&mut Key, OtherKeysBytes) -> T,
+    ) -> Option<T> {
         let mut list = lock(&self.list);
-        let mut others = Others::default();
+        let mut others = OtherKeysBytes::default();
         for (_, key) in list.iter().filter(|(other, _)| **other != rkey) {
             others.free += page_grant_pacing::free(key.granted(), key.region.moved.bytes());
             others.sealed += key.sealed();
@@ -249,7 +253,7 @@ impl Key {
         &mut self,
         (onto, piece): (omniverb_sys::Extent<OwnedFd>, Option<body::Extent>),
         place: (usize, usize),
-        stay: (u64, Stay),
+        stay: (u64, RevokerStay),
     ) -> Result<(), Errno> {
         let pages = self.move_onto(onto, place)?;
         self.adopted.push(Extent::new(pages, piece, stay));
@@ -261,7 +265,11 @@ impl Key {
     ///
     /// # Errors
     /// errno; `stay` has ended.
-    pub(crate) fn keep(&mut self, place: (usize, usize), stay: (u64, Stay)) -> Result<u32, Errno> {
+    pub(crate) fn keep(
+        &mut self,
+        place: (usize, usize),
+        stay: (u64, RevokerStay),
+    ) -> Result<u32, Errno> {
         self.check(place)?;
         let (start, length) = place;
         let pin = Pin::new(start, length).map_err(|error| why_not_pinned(&error))?;

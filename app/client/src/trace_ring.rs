@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 /// Where to write traces, while there is somewhere.
 #[derive(Default)]
-pub(crate) struct Tracing {
+pub(crate) struct TraceRing {
     tracer: Mutex<Option<Arc<Tracer>>>,
 }
 
-impl Tracing {
+impl TraceRing {
     /// What writes traces, during a capture.
     pub(crate) fn tracer(&self) -> Option<Arc<Tracer>> {
         lock(&self.tracer).clone()

@@ -15,13 +15,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 
 /// Called with the watch's number.
-pub type Ready = Box<dyn Fn(u64) + Send + Sync>;
+pub type ReadyCallback = Box<dyn Fn(u64) + Send + Sync>;
 
 struct Watch {
     /// A duplicate: what happens to the number that the library knows it by is no matter.
     file: Arc<OwnedFd>,
     interest: Interest,
-    ready: Ready,
+    ready: ReadyCallback,
 }
 
 /// All watches of the process.
@@ -57,7 +57,7 @@ impl Watches {
         &self,
         file: impl Into<Arc<OwnedFd>>,
         interest: Interest,
-        ready: Ready,
+        ready: ReadyCallback,
     ) -> Result<u64, Errno> {
         let watch = Arc::new(Watch { file: file.into(), interest, ready });
         let number = {

@@ -3,27 +3,27 @@
 use std::sync::Arc;
 
 use omniverb_abi::{ibv_pd, ibv_send_wr_rdma, ibv_sge};
-use omniverb_announce::{Announced, READABLE, WRITABLE};
+use omniverb_announce::{AnnouncedBuffer, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
 use crate::callbacks::Shared;
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::local_buffer::Own;
+use crate::local_buffer::LocalBuffer;
 use crate::node::Node;
-use crate::node_state::Wanted;
-use crate::transfer::{Place, omv_dma_transfer};
+use crate::node_state::CheckedTransfer;
+use crate::transfer::{TransferPlace, omv_dma_transfer};
 
 /// `struct omv_dma_buffer`.
-pub enum Buffer {
+pub enum BufferHandle {
     /// One of ours.
-    Own(Arc<Own>),
+    Own(Arc<LocalBuffer>),
     /// One that a node has announced: its memory is there.
-    Remote(Arc<Node>, Announced),
+    Remote(Arc<Node>, AnnouncedBuffer),
 }
 
-impl Buffer {
+impl BufferHandle {
     /// As it is announced.
-    pub(crate) fn what(&self) -> &Announced {
+    pub(crate) fn what(&self) -> &AnnouncedBuffer {
         match self {
             Self::Own(own) => &own.what,
             Self::Remote(_, what) => what,
@@ -50,13 +50,13 @@ pub(crate) unsafe fn wanted(
     pd: *mut ibv_pd,
     shared: &Arc<Shared>,
     transfer: *mut omv_dma_transfer,
-) -> Result<(Arc<Node>, Wanted), Errno> {
+) -> Result<(Arc<Node>, CheckedTransfer), Errno> {
     // SAFETY: the caller's promise.
     let (it, to, from, place) = unsafe {
         let it = &*transfer;
-        let to = it.to.cast::<Buffer>().as_ref().ok_or(Errno::EINVAL)?;
-        let from = it.from.cast::<Buffer>().as_ref().ok_or(Errno::EINVAL)?;
-        (it, to, from, Place::new(transfer))
+        let to = it.to.cast::<BufferHandle>().as_ref().ok_or(Errno::EINVAL)?;
+        let from = it.from.cast::<BufferHandle>().as_ref().ok_or(Errno::EINVAL)?;
+        (it, to, from, TransferPlace::new(transfer))
     };
     if it.length == 0 || it.length > TRANSFER_BYTES_MAX {
         return Err(Errno::EINVAL);
@@ -65,10 +65,10 @@ pub(crate) unsafe fn wanted(
     let (to_part, from_part) =
         (to.part(it.to_offset, it.length)?, from.part(it.from_offset, it.length)?);
     let (own, ours, node, what, theirs, reads) = match (to, from) {
-        (Buffer::Own(own), Buffer::Remote(node, what)) => {
+        (BufferHandle::Own(own), BufferHandle::Remote(node, what)) => {
             (own, to_part, node, what, from_part, true)
         }
-        (Buffer::Remote(node, what), Buffer::Own(own)) => {
+        (BufferHandle::Remote(node, what), BufferHandle::Own(own)) => {
             (own, from_part, node, what, to_part, false)
         }
         _ => return Err(Errno::EINVAL),
@@ -79,7 +79,7 @@ pub(crate) unsafe fn wanted(
     if what.rights & if reads { READABLE } else { WRITABLE } == 0 {
         return Err(Errno::EACCES);
     }
-    let wanted = Wanted {
+    let wanted = CheckedTransfer {
         place,
         own: own.clone(),
         ours: ibv_sge { addr: ours, length, lkey: own.memory.lkey() },

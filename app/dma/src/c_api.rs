@@ -9,19 +9,19 @@ use libc::sockaddr_storage;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::buffer_handle::{Buffer, wanted};
-use crate::callbacks::Waits;
-use crate::cm_id::Id;
+use crate::buffer_handle::{BufferHandle, wanted};
+use crate::callbacks::WaitMode;
+use crate::cm_id::CmId;
 use crate::condition_wait::limit;
 use crate::device::Device;
 use crate::dma_context::{Events, Program};
 use crate::errno::{EINPROGRESS, call, outcome, pointer, set};
 use crate::event_thread;
 use crate::limits::LIST_MAX;
-use crate::node::{Node, Origin};
-use crate::node_state::Wanted;
+use crate::node::{ConnectionOrigin, Node};
+use crate::node_state::CheckedTransfer;
 use crate::resolve_address;
-use crate::transfer::{Place, omv_dma_transfer};
+use crate::transfer::{TransferPlace, omv_dma_transfer};
 
 const LISTEN: u32 = 1;
 const SPIN: u32 = 2;
@@ -41,11 +41,11 @@ fn begin(bound: Option<sockaddr_storage>, port: u16, flags: u32) -> Result<*mut 
     let waits = match flags & (SPIN | SLEEP) {
         // A thread that spins on the only processor keeps all others from it.
         0 if std::thread::available_parallelism().is_ok_and(|count| count.get() == 1) => {
-            Waits::Sleeps
+            WaitMode::Sleeps
         }
-        0 => Waits::Mixed,
-        SPIN => Waits::Spins,
-        SLEEP => Waits::Sleeps,
+        0 => WaitMode::Mixed,
+        SPIN => WaitMode::Spins,
+        SLEEP => WaitMode::Sleeps,
         _ => return Err(Errno::EINVAL),
     };
     if flags & !(LISTEN | SPIN | SLEEP) != 0 || (port != 0 && flags & LISTEN == 0) {
@@ -58,7 +58,7 @@ fn begin(bound: Option<sockaddr_storage>, port: u16, flags: u32) -> Result<*mut 
     let mut listener = None;
     if bound.is_some() || flags & LISTEN != 0 {
         let mut to = bound.map_or_else(|| resolve_address::any(port), Ok)?;
-        let id = Id::new(events.0, 0)?;
+        let id = CmId::new(events.0, 0)?;
         id.bind(&mut to)?;
         context = id.device();
         if flags & LISTEN != 0 {
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ov_omv_dma_cleanup(dma: *mut Program) -> c_int {
         thread.join().ok();
     }
     // What is left is called back here, and must not wait either.
-    program.shared.cleans_up();
+    program.shared.set_cleanup_thread();
     program.end();
     // SAFETY: what `begin` returned; the thread's share is gone.
     drop(unsafe { Arc::from_raw(dma) });
@@ -143,11 +143,11 @@ fn connect(program: &Program, to: sockaddr_storage, limit_ms: c_int) -> Result<A
     if program.shared.in_callback() {
         return Err(Errno::EDEADLK);
     }
-    let node = program.add_node(Origin::Ours)?;
-    let id = Id::new(program.events.0, node.number);
-    node.has(id.inspect_err(|_| program.forget_node(&node))?);
+    let node = program.add_node(ConnectionOrigin::Ours)?;
+    let id = CmId::new(program.events.0, node.number);
+    node.set_connection(id.inspect_err(|_| program.forget_node(&node))?);
     node.with(|id| id.resolve(program.source, to));
-    let look = || match node.is_ready() {
+    let look = || match node.check_ready() {
         Ok(false) => None,
         Ok(true) => Some(Ok(())),
         Err(errno) => Some(Err(errno)),
@@ -229,10 +229,10 @@ pub unsafe extern "C" fn ov_omv_dma_alloc(
     id: u64,
     bytes: usize,
     rights: u32,
-) -> *mut Buffer {
+) -> *mut BufferHandle {
     // SAFETY: the caller's promise.
     let found = unsafe { &*dma }.allocate(id, bytes, rights);
-    pointer(found.map(|address| address as *mut Buffer))
+    pointer(found.map(|address| address as *mut BufferHandle))
 }
 
 /// A buffer of a node.
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn ov_omv_dma_lookup(
     node: *mut Node,
     id: u64,
     milliseconds: c_int,
-) -> *mut Buffer {
+) -> *mut BufferHandle {
     // SAFETY: the caller's promise.
     let program = unsafe { &*dma };
     let found = program.node_at(node).and_then(|node| {
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn ov_omv_dma_lookup(
         let limit = if program.shared.in_callback() { limit(0) } else { limit(milliseconds) };
         program.shared.gate.wait(limit, look).unwrap_or(Err(Errno::ETIMEDOUT))
     });
-    pointer(found.map(|address| address as *mut Buffer))
+    pointer(found.map(|address| address as *mut BufferHandle))
 }
 
 /// Gives a buffer back.
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn ov_omv_dma_lookup(
 /// # Safety
 /// `dma` is live.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_omv_dma_free(dma: *mut Program, buffer: *mut Buffer) -> c_int {
+pub unsafe extern "C" fn ov_omv_dma_free(dma: *mut Program, buffer: *mut BufferHandle) -> c_int {
     // SAFETY: the caller's promise.
     outcome(unsafe { &*dma }.free(buffer as usize))
 }
@@ -272,11 +272,11 @@ pub unsafe extern "C" fn ov_omv_dma_free(dma: *mut Program, buffer: *mut Buffer)
 /// # Safety
 /// `buffer` is live.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_omv_dma_address(buffer: *mut Buffer) -> *mut c_void {
+pub unsafe extern "C" fn ov_omv_dma_address(buffer: *mut BufferHandle) -> *mut c_void {
     // SAFETY: the caller's promise.
     match unsafe { &*buffer } {
-        Buffer::Own(own) => own.memory.start(),
-        Buffer::Remote(..) => null_mut(),
+        BufferHandle::Own(own) => own.memory.start(),
+        BufferHandle::Remote(..) => null_mut(),
     }
 }
 
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn ov_omv_dma_address(buffer: *mut Buffer) -> *mut c_void 
 /// # Safety
 /// `buffer` is live.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_omv_dma_length(buffer: *mut Buffer) -> usize {
+pub unsafe extern "C" fn ov_omv_dma_length(buffer: *mut BufferHandle) -> usize {
     // SAFETY: the caller's promise.
     unsafe { &*buffer }.what().length as usize
 }
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn ov_omv_dma_length(buffer: *mut Buffer) -> usize {
 /// # Safety
 /// `buffer` is live.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_omv_dma_id(buffer: *mut Buffer) -> u64 {
+pub unsafe extern "C" fn ov_omv_dma_id(buffer: *mut BufferHandle) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { &*buffer }.what().id
 }
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn ov_omv_dma_start(
     let count = c_int::try_from(count).unwrap_or(c_int::MAX) as usize;
     let mut started = 0;
     let mut why_not = Errno::EINVAL;
-    let mut list: Vec<Wanted> = Vec::with_capacity(count.min(LIST_MAX));
+    let mut list: Vec<CheckedTransfer> = Vec::with_capacity(count.min(LIST_MAX));
     let mut of: Option<Arc<Node>> = None;
     while started < count {
         // As many as are with the same node, and are right.
@@ -369,7 +369,7 @@ pub unsafe extern "C" fn ov_omv_dma_query(
     transfer: *mut omv_dma_transfer,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let (program, place) = unsafe { (&*dma, Place::new(transfer)) };
+    let (program, place) = unsafe { (&*dma, TransferPlace::new(transfer)) };
     let mut status = place.read();
     if status == EINPROGRESS {
         if let Some(node) = program.node(place.node()) {

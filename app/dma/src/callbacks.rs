@@ -10,12 +10,12 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::condition_wait::Gate;
-use crate::transfer::Place;
+use crate::condition_wait::ConditionWait;
+use crate::transfer::TransferPlace;
 
 /// How the library's thread waits for what is to be called back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
+pub(crate) enum WaitMode {
     /// Looks for a while, then sleeps.
     Mixed,
     /// Looks all the time.
@@ -26,9 +26,9 @@ pub(crate) enum Waits {
 
 /// See the file's head.
 pub(crate) struct Shared {
-    pub(crate) gate: Gate,
+    pub(crate) gate: ConditionWait,
     /// Transfers that are done, and of which the program is to be told. No more than are under way.
-    due: Mutex<VecDeque<(Place, Errno)>>,
+    due: Mutex<VecDeque<(TransferPlace, Errno)>>,
     wake: OwnedFd,
     thread: OnceLock<ThreadId>,
     /// Calls back what is left, when that thread has ended.
@@ -38,14 +38,14 @@ pub(crate) struct Shared {
     /// The library's thread looks for completions by itself. It is set only by that thread, and
     /// read with a node's lock held, see `Node::start`.
     pub(crate) looks: AtomicBool,
-    pub(crate) waits: Waits,
+    pub(crate) waits: WaitMode,
 }
 
 impl Shared {
-    pub(crate) fn new(waits: Waits) -> Result<Self, Errno> {
+    pub(crate) fn new(waits: WaitMode) -> Result<Self, Errno> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
-            gate: Gate::default(),
+            gate: ConditionWait::default(),
             due: Mutex::default(),
             wake: wake.map_err(|error| Errno(error.raw_os_error().unsigned_abs()))?,
             thread: OnceLock::new(),
@@ -57,12 +57,12 @@ impl Shared {
     }
 
     /// The calling thread is the library's.
-    pub(crate) fn is_mine(&self) {
+    pub(crate) fn set_event_thread(&self) {
         _ = self.thread.set(std::thread::current().id());
     }
 
     /// The library's thread has ended, and the calling one does what is left of its work.
-    pub(crate) fn cleans_up(&self) {
+    pub(crate) fn set_cleanup_thread(&self) {
         _ = self.cleaner.set(std::thread::current().id());
     }
 
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// The program is to be told, by the library's thread.
-    pub(crate) fn call_later(&self, place: Place, status: Errno) {
+    pub(crate) fn call_later(&self, place: TransferPlace, status: Errno) {
         lock(&self.due).push_back((place, status));
     }
 

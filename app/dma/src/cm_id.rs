@@ -18,12 +18,12 @@ use crate::node_queue_pair::Queues;
 use crate::rdma_imports;
 
 /// Owns an `rdma_cm_id`.
-pub(crate) struct Id(*mut rdma_cm_id);
+pub(crate) struct CmId(*mut rdma_cm_id);
 
 // SAFETY: the calls of rdma_cma.h are for any thread.
-unsafe impl Send for Id {}
+unsafe impl Send for CmId {}
 
-impl Id {
+impl CmId {
     /// A new one; its events name `node`.
     pub(crate) fn new(channel: *mut rdma_event_channel, node: u32) -> Result<Self, Errno> {
         let mut id = null_mut();
@@ -115,7 +115,7 @@ impl Id {
     }
 }
 
-impl Drop for Id {
+impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: live, and not used any more. Waits until the library's thread has acknowledged
         // what it was told of it, which that does at once.

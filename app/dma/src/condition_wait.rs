@@ -7,12 +7,12 @@ use omniverb_sys::lock;
 
 /// A waiting thread looks, and looks again whenever something has changed.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct ConditionWait {
     changes: Mutex<u64>,
     changed: Condvar,
 }
 
-impl Gate {
+impl ConditionWait {
     /// Something has changed.
     pub(crate) fn notify(&self) {
         *lock(&self.changes) += 1;

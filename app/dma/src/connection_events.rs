@@ -16,10 +16,10 @@ use omniverb_abi::{
 use omniverb_announce::is_hello;
 use omniverb_terms::Errno;
 
-use crate::cm_id::Id;
+use crate::cm_id::CmId;
 use crate::dma_context::Program;
 use crate::errno::{ECONNREFUSED, status};
-use crate::node::{Node, Origin};
+use crate::node::{ConnectionOrigin, Node};
 use crate::rdma_imports;
 
 /// What is kept of an event.
@@ -29,7 +29,7 @@ struct Event {
     /// Whose; 0: the listener's.
     node: u32,
     /// The peer that wants to connect.
-    request: Option<Id>,
+    request: Option<CmId>,
     /// Its private data are those of a node.
     greets: bool,
 }
@@ -55,7 +55,7 @@ fn next(program: &Program) -> Option<Event> {
             what: it.event,
             status: it.status,
             node: if is_request { 0 } else { (*it.id).context as usize as u32 },
-            request: is_request.then(|| Id::of_request(it.id)),
+            request: is_request.then(|| CmId::of_request(it.id)),
             greets: {
                 let (data, bytes) = (it.param.conn.private_data, it.param.conn.private_data_len);
                 !data.is_null()
@@ -72,7 +72,7 @@ fn happened(program: &Program, event: Event) {
         return requested(program, id, event.greets);
     }
     if event.node == 0 && event.what == RDMA_CM_EVENT_DEVICE_REMOVAL {
-        return program.listens_no_more();
+        return program.stop_listening();
     }
     let Some(node) = program.node(event.node) else { return };
     match event.what {
@@ -83,7 +83,7 @@ fn happened(program: &Program, event: Event) {
                 Err(Errno::ENODEV)
             }
         }),
-        RDMA_CM_EVENT_ROUTE_RESOLVED => node.get_ready(&program.device, Id::connect),
+        RDMA_CM_EVENT_ROUTE_RESOLVED => node.get_ready(&program.device, CmId::connect),
         RDMA_CM_EVENT_ESTABLISHED => established(program, &node, event.greets),
         RDMA_CM_EVENT_REJECTED => node.end(ECONNREFUSED),
         RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR => {
@@ -98,13 +98,14 @@ fn happened(program: &Program, event: Event) {
 }
 
 /// A peer wants to connect.
-fn requested(program: &Program, id: Id, greets: bool) {
+fn requested(program: &Program, id: CmId, greets: bool) {
     let welcome = greets && id.device() == program.device.context;
-    let node = if welcome { program.add_node(Origin::Incoming) } else { Err(Errno::EPROTO) };
+    let node =
+        if welcome { program.add_node(ConnectionOrigin::Incoming) } else { Err(Errno::EPROTO) };
     let Ok(node) = node else { return id.reject() };
     id.name(node.number);
-    node.has(id);
-    node.get_ready(&program.device, Id::accept);
+    node.set_connection(id);
+    node.get_ready(&program.device, CmId::accept);
 }
 
 fn established(program: &Program, node: &Arc<Node>, greets: bool) {

@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use libc::sockaddr_storage;
 use omniverb_abi::{ibv_context, rdma_event_channel};
-use omniverb_announce::{Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRITABLE};
+use omniverb_announce::{AnnouncedBuffer, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRITABLE};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::buffer_handle::Buffer;
-use crate::callbacks::{Shared, Waits};
-use crate::cm_id::Id;
+use crate::buffer_handle::BufferHandle;
+use crate::callbacks::{Shared, WaitMode};
+use crate::cm_id::CmId;
 use crate::device::Device;
 use crate::errno::{EEXIST, made};
 use crate::limits::{KEEP, NODES_MAX, STRANGERS_MAX};
-use crate::local_buffer::Own;
-use crate::node::{Node, Origin};
+use crate::local_buffer::LocalBuffer;
+use crate::node::{ConnectionOrigin, Node};
 use crate::rdma_imports;
 use crate::registered_memory::Memory;
 
@@ -50,7 +50,7 @@ impl Drop for Events {
 
 /// `struct omv_dma`. Fields go in their order.
 pub struct Program {
-    pub(crate) listener: Mutex<Option<Id>>,
+    pub(crate) listener: Mutex<Option<CmId>>,
     pub(crate) port: u16,
     /// The device that it listened at is gone.
     removed: AtomicBool,
@@ -70,19 +70,19 @@ struct Tables {
     latest_node: u32,
     /// Those that have connected to us, and that the program does not have yet.
     arrived: VecDeque<u32>,
-    own: BTreeMap<u64, Arc<Own>>,
+    own: BTreeMap<u64, Arc<LocalBuffer>>,
     latest_serial: u64,
     /// What the program has, by address.
-    handles: BTreeMap<usize, Arc<Buffer>>,
+    handles: BTreeMap<usize, Arc<BufferHandle>>,
 }
 
 impl Program {
     pub(crate) fn new(
         events: Events,
         context: *mut ibv_context,
-        listener: Option<(Id, u16)>,
+        listener: Option<(CmId, u16)>,
         source: Option<sockaddr_storage>,
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<Self, Errno> {
         let (listener, port) = listener.map_or((None, 0), |(id, port)| (Some(id), port));
         Ok(Self {
@@ -103,11 +103,12 @@ impl Program {
     // ---- nodes ----
 
     /// A new node, which is not connected yet.
-    pub(crate) fn add_node(&self, origin: Origin) -> Result<Arc<Node>, Errno> {
+    pub(crate) fn add_node(&self, origin: ConnectionOrigin) -> Result<Arc<Node>, Errno> {
         let mut tables = lock(&self.tables);
         let is_strange = |node: &&Arc<Node>| !node.is_handed() && !node.is_gone();
         let has_room = || tables.nodes.values().filter(is_strange).count() < STRANGERS_MAX;
-        if tables.nodes.len() >= NODES_MAX || (origin == Origin::Incoming && !has_room()) {
+        if tables.nodes.len() >= NODES_MAX || (origin == ConnectionOrigin::Incoming && !has_room())
+        {
             return Err(Errno::EMFILE);
         }
         let number = tables.latest_node.checked_add(1).ok_or(Errno::EMFILE)?;
@@ -168,7 +169,7 @@ impl Program {
     }
 
     /// No peer can connect any more.
-    pub(crate) fn listens_no_more(&self) {
+    pub(crate) fn stop_listening(&self) {
         self.removed.store(true, Ordering::Relaxed);
         self.shared.gate.notify();
     }
@@ -193,7 +194,7 @@ impl Program {
         let mut at = 0;
         while let Some(&number) = tables.arrived.get(at) {
             let node = tables.nodes.get(&number).cloned();
-            match node.as_ref().map(|node| node.is_ready()) {
+            match node.as_ref().map(|node| node.check_ready()) {
                 Some(Ok(true)) => {
                     tables.arrived.remove(at);
                     return Ok(node.inspect(|node| node.handed.store(true, Ordering::Relaxed)));
@@ -227,25 +228,27 @@ impl Program {
         }
         tables.latest_serial += 1;
         let (address, rkey, serial) = (memory.address(), memory.rkey(), tables.latest_serial);
-        let own =
-            Arc::new(Own::new(memory, Announced { id, serial, address, length, rkey, rights }));
+        let own = Arc::new(LocalBuffer::new(
+            memory,
+            AnnouncedBuffer { id, serial, address, length, rkey, rights },
+        ));
         tables.own.insert(id, own.clone());
         tables.nodes.values().for_each(|node| node.announce(own.what));
-        Ok(tables.hand(Buffer::Own(own)))
+        Ok(tables.hand(BufferHandle::Own(own)))
     }
 
     /// What a node calls so; none if it has nothing of that name now.
     pub(crate) fn find(&self, node: &Arc<Node>, id: u64) -> Result<Option<usize>, Errno> {
         let Some(what) = node.find(id)? else { return Ok(None) };
-        Ok(Some(lock(&self.tables).hand(Buffer::Remote(node.clone(), what))))
+        Ok(Some(lock(&self.tables).hand(BufferHandle::Remote(node.clone(), what))))
     }
 
     /// Gives back a buffer that the program has.
     pub(crate) fn free(&self, pointer: usize) -> Result<(), Errno> {
         let mut tables = lock(&self.tables);
         let own = match tables.handles.get(&pointer).map(|buffer| &**buffer) {
-            Some(Buffer::Own(own)) => own.clone(),
-            Some(Buffer::Remote(..)) => {
+            Some(BufferHandle::Own(own)) => own.clone(),
+            Some(BufferHandle::Remote(..)) => {
                 tables.handles.remove(&pointer);
                 return Ok(());
             }
@@ -282,7 +285,7 @@ impl Program {
 
 impl Tables {
     /// The program gets a buffer; its address.
-    fn hand(&mut self, buffer: Buffer) -> usize {
+    fn hand(&mut self, buffer: BufferHandle) -> usize {
         let buffer = Arc::new(buffer);
         let address = Arc::as_ptr(&buffer) as usize;
         self.handles.insert(address, buffer);

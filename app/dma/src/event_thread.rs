@@ -13,7 +13,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::callbacks::Waits;
+use crate::callbacks::WaitMode;
 use crate::dma_context::Program;
 use crate::limits::LOOK;
 use crate::{connection_events, signal_free_thread};
@@ -30,7 +30,7 @@ pub(crate) fn start(program: &Arc<Program>) -> Result<(), Errno> {
 }
 
 fn run(program: &Program) {
-    program.shared.is_mine();
+    program.shared.set_event_thread();
     let mut busy = BTreeSet::new();
     // Looks at completions by itself, and when it last called back.
     let mut looking = None;
@@ -51,10 +51,10 @@ fn run(program: &Program) {
         }
         busy.retain(|number| program.node(*number).is_some_and(|node| node.serve()));
         limit = program.sweep();
-        if program.shared.call() && program.shared.waits != Waits::Sleeps {
+        if program.shared.call() && program.shared.waits != WaitMode::Sleeps {
             looking = Some(Instant::now());
         }
-        if program.shared.waits == Waits::Spins
+        if program.shared.waits == WaitMode::Spins
             && program.shared.calling.load(Ordering::Relaxed) > 0
         {
             looking = looking.or_else(|| Some(Instant::now()));
@@ -69,14 +69,14 @@ fn run(program: &Program) {
     }
 }
 
-struct News {
+struct PendingWork {
     wake: bool,
     connections: bool,
     completions: bool,
 }
 
 /// Waits until there is something on a descriptor, no longer than so.
-fn wait(program: &Program, limit: Option<Duration>) -> News {
+fn wait(program: &Program, limit: Option<Duration>) -> PendingWork {
     // SAFETY: open as long as the program's things are.
     let (events, completions) = unsafe {
         let events = BorrowedFd::borrow_raw((*program.events.0).fd);
@@ -90,7 +90,7 @@ fn wait(program: &Program, limit: Option<Duration>) -> News {
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     poll(&mut all, limit.as_ref()).ok();
     let has = |at: usize| !all[at].revents().is_empty();
-    News { wake: has(0), connections: has(1), completions: has(2) }
+    PendingWork { wake: has(0), connections: has(1), completions: has(2) }
 }
 
 /// Looks for completions that are to be called back, without being told of them, some times; when
@@ -105,7 +105,8 @@ fn look(program: &Program, mut since: Instant) -> Option<Instant> {
         }
         if program.shared.call() {
             since = Instant::now();
-        } else if since.elapsed() >= LOOK && (program.shared.waits == Waits::Mixed || !calling()) {
+        } else if since.elapsed() >= LOOK && (program.shared.waits == WaitMode::Mixed || !calling())
+        {
             return None;
         }
         // A thread that yields its processor on a busy machine gets it back milliseconds later, and

@@ -2,21 +2,21 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use omniverb_announce::Announced;
+use omniverb_announce::AnnouncedBuffer;
 
 use crate::registered_memory::Memory;
 
 /// Memory that all nodes know of.
-pub struct Own {
+pub struct LocalBuffer {
     pub(crate) memory: Memory,
     /// As it is announced.
-    pub(crate) what: Announced,
+    pub(crate) what: AnnouncedBuffer,
     /// Transfers of ours that are under way.
     users: AtomicU32,
 }
 
-impl Own {
-    pub(crate) fn new(memory: Memory, what: Announced) -> Self {
+impl LocalBuffer {
+    pub(crate) fn new(memory: Memory, what: AnnouncedBuffer) -> Self {
         Self { memory, what, users: AtomicU32::new(0) }
     }
 

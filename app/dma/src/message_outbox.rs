@@ -11,13 +11,13 @@ use crate::limits::{LETTERS, WAITING_MAX};
 use crate::node_queue_pair::Queues;
 
 /// See the file's head.
-pub(crate) struct Outbox {
+pub(crate) struct MessageOutbox {
     waiting: VecDeque<Message>,
     /// Places that are free.
     places: Vec<usize>,
 }
 
-impl Outbox {
+impl MessageOutbox {
     pub(crate) fn new() -> Self {
         Self { waiting: VecDeque::new(), places: (0..LETTERS).collect() }
     }

@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use omniverb_abi::{IBV_WC_SUCCESS, ibv_wc};
-use omniverb_announce::{Announced, Message, PeerBuffers};
+use omniverb_announce::{AnnouncedBuffer, Message, PeerBuffers};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::callbacks::{Shared, Waits};
-use crate::cm_id::Id;
+use crate::callbacks::{Shared, WaitMode};
+use crate::cm_id::CmId;
 use crate::device::Device;
 use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN};
 use crate::node_queue_pair::{LETTER, reason};
-use crate::node_state::{Inner, Phase, Wanted};
+use crate::node_state::{CheckedTransfer, Inner, Phase};
 use crate::transfer::UnderWay;
 
 /// The side that asked for a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ConnectionOrigin {
     /// The program did, and has the node as soon as it is ready.
     Ours,
     /// The node did: the program has it once it accepts it.
@@ -33,7 +33,7 @@ pub(crate) enum Origin {
 /// See the file's head.
 pub struct Node {
     pub(crate) number: u32,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ConnectionOrigin,
     /// The program has it, or is waiting for it.
     pub(crate) handed: AtomicBool,
     since: Instant,
@@ -42,14 +42,15 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(number: u32, origin: Origin, shared: Arc<Shared>) -> Self {
-        let (handed, inner) = (AtomicBool::new(origin == Origin::Ours), Mutex::new(Inner::new()));
+    pub(crate) fn new(number: u32, origin: ConnectionOrigin, shared: Arc<Shared>) -> Self {
+        let (handed, inner) =
+            (AtomicBool::new(origin == ConnectionOrigin::Ours), Mutex::new(Inner::new()));
         Self { number, origin, handed, since: Instant::now(), shared, inner }
     }
 
     /// Whether it asked for the connection.
     pub(crate) fn is_incoming(&self) -> bool {
-        self.origin == Origin::Incoming
+        self.origin == ConnectionOrigin::Incoming
     }
 
     /// Whether the program has it, or is waiting for it.
@@ -67,7 +68,7 @@ impl Node {
     }
 
     /// Its connection is this. It ends at once if it has ended before.
-    pub(crate) fn has(&self, id: Id) {
+    pub(crate) fn set_connection(&self, id: CmId) {
         let mut inner = self.inner();
         if !inner.phase.is_over() {
             inner.id = Some(id);
@@ -75,7 +76,7 @@ impl Node {
     }
 
     /// Does something with the connection; the node ends if it fails.
-    pub(crate) fn with(&self, then: impl FnOnce(&Id) -> Result<(), Errno>) {
+    pub(crate) fn with(&self, then: impl FnOnce(&CmId) -> Result<(), Errno>) {
         let mut inner = self.inner();
         let Some(id) = &inner.id else { return };
         if let Err(errno) = then(id) {
@@ -84,7 +85,7 @@ impl Node {
     }
 
     /// Makes its queues, and goes on.
-    pub(crate) fn get_ready(&self, device: &Device, then: impl FnOnce(&Id) -> Result<(), Errno>) {
+    pub(crate) fn get_ready(&self, device: &Device, then: impl FnOnce(&CmId) -> Result<(), Errno>) {
         let mut inner = self.inner();
         let Some(id) = &inner.id else { return };
         match id.queues(device, self.number) {
@@ -96,7 +97,7 @@ impl Node {
     }
 
     /// Both sides are connected: says all that there is.
-    pub(crate) fn open(&self, own: impl Iterator<Item = Announced>) {
+    pub(crate) fn open(&self, own: impl Iterator<Item = AnnouncedBuffer>) {
         let mut inner = self.inner();
         if inner.queues.is_none() || inner.phase != Phase::Connecting {
             return;
@@ -109,7 +110,7 @@ impl Node {
     }
 
     /// Whether it is connected, and all is known that it had then; or why it ended.
-    pub(crate) fn is_ready(&self) -> Result<bool, Errno> {
+    pub(crate) fn check_ready(&self) -> Result<bool, Errno> {
         let inner = self.inner();
         match inner.phase {
             Phase::Ended(why) => Err(why),
@@ -137,7 +138,7 @@ impl Node {
     }
 
     /// There is a new buffer of ours.
-    pub(crate) fn announce(&self, what: Announced) {
+    pub(crate) fn announce(&self, what: AnnouncedBuffer) {
         let mut inner = self.inner();
         if inner.phase == Phase::Open {
             self.say(&mut inner, Message::Buffer(what));
@@ -164,7 +165,7 @@ impl Node {
     ///
     /// # Errors
     /// `ENOTCONN`: it has ended.
-    pub(crate) fn find(&self, id: u64) -> Result<Option<Announced>, Errno> {
+    pub(crate) fn find(&self, id: u64) -> Result<Option<AnnouncedBuffer>, Errno> {
         let inner = self.inner();
         if inner.phase.is_over() { Err(Errno::ENOTCONN) } else { Ok(inner.known.find(id)) }
     }
@@ -339,7 +340,7 @@ impl Node {
     }
 
     /// Starts transfers, as many as can be; at least one, or why not.
-    pub(crate) fn start(&self, list: &[Wanted]) -> Result<usize, Errno> {
+    pub(crate) fn start(&self, list: &[CheckedTransfer]) -> Result<usize, Errno> {
         let mut started = 0;
         while started < list.len() {
             // The lock is given up in between: a thread that looks for completions takes its turn.
@@ -353,7 +354,11 @@ impl Node {
         Ok(started)
     }
 
-    fn start_some(&self, inner: &mut Inner, list: &[Wanted]) -> (usize, Result<(), Errno>) {
+    fn start_some(
+        &self,
+        inner: &mut Inner,
+        list: &[CheckedTransfer],
+    ) -> (usize, Result<(), Errno>) {
         if inner.slots.room() < LIST_MAX {
             self.go_on(inner);
         }
@@ -383,7 +388,7 @@ impl Node {
         let Some(queues) = &inner.queues else { return (0, Err(Errno::ENOTCONN)) };
         if calls > 0 && !self.shared.looks.load(Ordering::Relaxed) {
             queues.notify_sends();
-            if self.shared.waits == Waits::Spins {
+            if self.shared.waits == WaitMode::Spins {
                 self.shared.wake();
             }
         }

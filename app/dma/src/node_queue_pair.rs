@@ -27,7 +27,7 @@ const _: () = assert!(MESSAGE_BYTES <= PLACE);
 
 /// What is posted for a transfer.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct TransferRequest {
     /// Comes back with the completion.
     pub(crate) name: u64,
     pub(crate) ours: ibv_sge,
@@ -174,7 +174,7 @@ impl Queues {
     }
 
     /// Posts transfers, at most [`LIST_MAX`]; how many of them, and why not the next.
-    pub(crate) fn post(&self, requests: &[Request]) -> (usize, Result<(), Errno>) {
+    pub(crate) fn post(&self, requests: &[TransferRequest]) -> (usize, Result<(), Errno>) {
         let mut ours = [ibv_sge::default(); LIST_MAX];
         let mut list = [const { empty() }; LIST_MAX];
         let count = requests.len().min(LIST_MAX);

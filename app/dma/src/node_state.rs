@@ -6,19 +6,19 @@ use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
 use omniverb_announce::PeerBuffers;
 use omniverb_terms::Errno;
 
-use crate::cm_id::Id;
+use crate::cm_id::CmId;
 use crate::errno::ESTALE;
 use crate::limits::TRANSFERS_MAX;
-use crate::local_buffer::Own;
-use crate::message_outbox::Outbox;
-use crate::node_queue_pair::{Queues, Request};
-use crate::transfer::{Place, UnderWay};
+use crate::local_buffer::LocalBuffer;
+use crate::message_outbox::MessageOutbox;
+use crate::node_queue_pair::{Queues, TransferRequest};
+use crate::transfer::{TransferPlace, UnderWay};
 use crate::transfer_slots::Slots;
 
 /// A transfer that is to be started: checked, but for what the node says.
-pub(crate) struct Wanted {
-    pub(crate) place: Place,
-    pub(crate) own: Arc<Own>,
+pub(crate) struct CheckedTransfer {
+    pub(crate) place: TransferPlace,
+    pub(crate) own: Arc<LocalBuffer>,
     pub(crate) ours: ibv_sge,
     /// Of the node's buffer.
     pub(crate) serial: u64,
@@ -46,11 +46,11 @@ impl Phase {
 
 /// See the file's head.
 pub(crate) struct Inner {
-    pub(crate) id: Option<Id>,
+    pub(crate) id: Option<CmId>,
     pub(crate) queues: Option<Queues>,
     pub(crate) phase: Phase,
     pub(crate) known: PeerBuffers,
-    pub(crate) outbox: Outbox,
+    pub(crate) outbox: MessageOutbox,
     pub(crate) slots: Slots<UnderWay>,
 }
 
@@ -61,7 +61,7 @@ impl Inner {
             queues: None,
             phase: Phase::Connecting,
             known: PeerBuffers::default(),
-            outbox: Outbox::new(),
+            outbox: MessageOutbox::new(),
             slots: Slots::new(TRANSFERS_MAX),
         }
     }
@@ -72,7 +72,7 @@ impl Inner {
     }
 
     /// Gives a transfer a name.
-    pub(crate) fn prepare(&mut self, wanted: &Wanted) -> Result<Request, Errno> {
+    pub(crate) fn prepare(&mut self, wanted: &CheckedTransfer) -> Result<TransferRequest, Errno> {
         if self.slots.room() == 0 {
             return Err(Errno::EAGAIN);
         }
@@ -90,7 +90,7 @@ impl Inner {
         };
         let name = self.slots.begin(it).ok_or(Errno::EAGAIN)? as u64;
         let (ours, theirs, reads) = (wanted.ours, wanted.theirs, wanted.reads);
-        Ok(Request { name, ours, theirs, reads, is_fenced })
+        Ok(TransferRequest { name, ours, theirs, reads, is_fenced })
     }
 
     /// Sends messages that wait, as many as there are places for.

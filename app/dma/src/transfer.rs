@@ -7,7 +7,7 @@ use std::sync::Arc;
 use omniverb_terms::Errno;
 
 use crate::errno::EINPROGRESS;
-use crate::local_buffer::Own;
+use crate::local_buffer::LocalBuffer;
 use crate::transfer_slots::Transfer;
 
 /// `struct omv_dma_transfer`.
@@ -41,12 +41,12 @@ const _: () = assert!(core::mem::offset_of!(omv_dma_transfer, status) == 56);
 
 /// The place of a transfer that is under way, or about to be.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(*mut omv_dma_transfer);
+pub(crate) struct TransferPlace(*mut omv_dma_transfer);
 
 // SAFETY: the program leaves the struct where it is, and alone, until the transfer is done.
-unsafe impl Send for Place {}
+unsafe impl Send for TransferPlace {}
 
-impl Place {
+impl TransferPlace {
     /// # Safety
     /// `transfer` is live until it is done.
     pub(crate) unsafe fn new(transfer: *mut omv_dma_transfer) -> Self {
@@ -101,8 +101,8 @@ impl Place {
 
 /// What is kept of a transfer that the device has.
 pub(crate) struct UnderWay {
-    pub(crate) place: Place,
-    pub(crate) own: Arc<Own>,
+    pub(crate) place: TransferPlace,
+    pub(crate) own: Arc<LocalBuffer>,
     /// Of the node's buffer.
     pub(crate) serial: u64,
     pub(crate) reads: bool,

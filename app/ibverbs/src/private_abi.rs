@@ -20,7 +20,7 @@ use crate::verbs::context::ContextShell;
 use crate::verbs::qp_handle::QpShell;
 
 /// A library's hold on the client.
-pub struct Opened {
+pub struct PrivateClient {
     client: Arc<Client>,
     watches: Mutex<Vec<u64>>,
     listeners: Mutex<Vec<u64>>,
@@ -28,7 +28,7 @@ pub struct Opened {
 
 /// `struct omniverb_private_answer`.
 #[repr(C)]
-pub struct Answer {
+pub struct PrivateAnswer {
     bytes: usize,
     descriptors: u32,
     descriptor: [c_int; DESCRIPTORS_MAX],
@@ -37,7 +37,8 @@ pub struct Answer {
 
 // As a C compiler lays it out.
 const _: () = assert!(DESCRIPTORS_MAX == 4 && MESSAGE_BYTES_MAX == 4096);
-const _: () = assert!(offset_of!(Answer, message) == 32 && size_of::<Answer>() == 32 + 4096);
+const _: () =
+    assert!(offset_of!(PrivateAnswer, message) == 32 && size_of::<PrivateAnswer>() == 32 + 4096);
 
 /// `OMNIVERB_PRIVATE_INPUT`.
 const INPUT: u32 = 1;
@@ -46,14 +47,14 @@ const ROOM: u32 = 2;
 
 /// What a library gave to be called with.
 #[derive(Clone, Copy)]
-struct Cookie(*mut c_void);
+struct CallbackContext(*mut c_void);
 
 // SAFETY: it is only handed back, to a function that is said to take it in any thread.
-unsafe impl Send for Cookie {}
+unsafe impl Send for CallbackContext {}
 // SAFETY: as above.
-unsafe impl Sync for Cookie {}
+unsafe impl Sync for CallbackContext {}
 
-impl Cookie {
+impl CallbackContext {
     fn get(self) -> *mut c_void {
         self.0
     }
@@ -73,7 +74,7 @@ pub extern "C" fn ov_omniverb_private_version() -> u32 {
 pub unsafe extern "C" fn ov_omniverb_private_open(
     version: u32,
     context: *mut ibv_context,
-    opened: *mut *mut Opened,
+    opened: *mut *mut PrivateClient,
 ) -> c_int {
     if version != ov_omniverb_private_version() {
         return Errno::EPROTO.raw();
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn ov_omniverb_private_open(
     };
     outcome(client.map(|client| {
         let (watches, listeners) = Default::default();
-        let fresh = Box::new(Opened { client, watches, listeners });
+        let fresh = Box::new(PrivateClient { client, watches, listeners });
         // SAFETY: the caller's promise.
         unsafe { opened.write(Box::into_raw(fresh)) };
     }))
@@ -98,12 +99,12 @@ pub unsafe extern "C" fn ov_omniverb_private_open(
 /// # Safety
 /// `opened` came from [`ov_omniverb_private_open`] and is not used any more, or is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_omniverb_private_close(opened: *mut Opened) -> c_int {
+pub unsafe extern "C" fn ov_omniverb_private_close(opened: *mut PrivateClient) -> c_int {
     if opened.is_null() {
         return Errno::EINVAL.raw();
     }
     // SAFETY: the caller's promise; it was leaked by `open`.
-    let Opened { client, watches, listeners } = *unsafe { Box::from_raw(opened) };
+    let PrivateClient { client, watches, listeners } = *unsafe { Box::from_raw(opened) };
     if client.is_ours() {
         let watches = watches.into_inner().unwrap_or_else(|e| e.into_inner());
         for watch in watches {
@@ -125,10 +126,10 @@ pub unsafe extern "C" fn ov_omniverb_private_close(opened: *mut Opened) -> c_int
 /// `opened` is open, `question` has so many bytes, `answer` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omniverb_private_call(
-    opened: *mut Opened,
+    opened: *mut PrivateClient,
     question: *const c_void,
     bytes: usize,
-    answer: *mut Answer,
+    answer: *mut PrivateAnswer,
 ) -> c_int {
     if question.is_null() || bytes > MESSAGE_BYTES_MAX {
         return Errno::EINVAL.raw();
@@ -165,14 +166,14 @@ pub unsafe extern "C" fn ov_omniverb_private_call(
 /// `opened` is open, and `hear` may be called with `cookie` in another thread until it is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omniverb_private_listen(
-    opened: *mut Opened,
+    opened: *mut PrivateClient,
     hear: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
     cookie: *mut c_void,
 ) -> c_int {
     let Some(hear) = hear else { return Errno::EINVAL.raw() };
     // SAFETY: the caller's promise.
     let opened = unsafe { &*opened };
-    let cookie = Cookie(cookie);
+    let cookie = CallbackContext(cookie);
     let call = Box::new(move |message: Option<&[u8]>| {
         let (place, bytes) =
             message.map_or((null(), 0), |message| (message.as_ptr().cast(), message.len()));
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn ov_omniverb_private_listen(
 /// another thread until the watch has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omniverb_private_watch(
-    opened: *mut Opened,
+    opened: *mut PrivateClient,
     descriptor: c_int,
     what: u32,
     ready: Option<unsafe extern "C" fn(*mut c_void, u64)>,
@@ -215,7 +216,7 @@ pub unsafe extern "C" fn ov_omniverb_private_watch(
     };
     // SAFETY: the caller's promise.
     let opened = unsafe { &*opened };
-    let cookie = Cookie(cookie);
+    let cookie = CallbackContext(cookie);
     // SAFETY: the caller's promise.
     let call = Box::new(move |number| unsafe { ready(cookie.get(), number) });
     if !opened.client.is_ours() {
@@ -235,7 +236,10 @@ pub unsafe extern "C" fn ov_omniverb_private_watch(
 /// # Safety
 /// `opened` is open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_omniverb_private_unwatch(opened: *mut Opened, watch: u64) -> c_int {
+pub unsafe extern "C" fn ov_omniverb_private_unwatch(
+    opened: *mut PrivateClient,
+    watch: u64,
+) -> c_int {
     // SAFETY: the caller's promise.
     let opened = unsafe { &*opened };
     if !opened.client.is_ours() {

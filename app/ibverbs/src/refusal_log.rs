@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use omniverb_client::Besides;
+use omniverb_client::FailureDetail;
 use omniverb_device::{PostFault, ToleratedMismatch, status};
 use omniverb_sys::refusal_log::{is_wanted, line};
 use omniverb_terms::{Errno, Qpn};
@@ -73,11 +73,11 @@ pub(crate) fn not_posted(fault: PostFault) -> Errno {
 
 /// A request failed, and its queue pair with it: says what that status stands for, once. If it
 /// reaches no peer, what the daemon knows is to follow.
-pub(crate) fn request_failed(qpn: Qpn, code: u32) -> Besides {
+pub(crate) fn request_failed(qpn: Qpn, code: u32) -> FailureDetail {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let bit = 1 << (code % 32);
     if !is_wanted() || SAID.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
-        return Besides::Nothing;
+        return FailureDetail::Nothing;
     }
     let reason = match code {
         status::LOC_LEN_ERR => "a message is longer than its transport allows",
@@ -100,7 +100,7 @@ pub(crate) fn request_failed(qpn: Qpn, code: u32) -> Besides {
         _ => "the link to the peer is broken",
     };
     line(format_args!("queue pair {} failed: {reason} (completion status {code})", qpn.0));
-    if code == status::RETRY_EXC_ERR { Besides::Ways } else { Besides::Nothing }
+    if code == status::RETRY_EXC_ERR { FailureDetail::Ways } else { FailureDetail::Nothing }
 }
 
 /// What the daemon knows of a queue pair that has failed.

@@ -11,25 +11,25 @@ use crate::device;
 use crate::errno::set_errno;
 
 /// What went wrong: an errno, or a number of the C library's `getaddrinfo`.
-pub(crate) enum Failure {
+pub(crate) enum AddrinfoError {
     Errno(Errno),
     Name(c_int),
 }
 
 /// A list that was found, with one owner.
-pub(crate) struct Found(*mut rdma_addrinfo);
+pub(crate) struct AddrinfoList(*mut rdma_addrinfo);
 
 // SAFETY: it has no other owner.
-unsafe impl Send for Found {}
+unsafe impl Send for AddrinfoList {}
 
-impl Found {
+impl AddrinfoList {
     /// The program's from now on, which frees it.
     pub(crate) fn into_c(self) -> *mut rdma_addrinfo {
         core::mem::ManuallyDrop::new(self).0
     }
 }
 
-impl Drop for Found {
+impl Drop for AddrinfoList {
     fn drop(&mut self) {
         // SAFETY: ours alone.
         unsafe { ov_rdma_freeaddrinfo(self.0) };
@@ -40,12 +40,12 @@ impl Drop for Found {
 ///
 /// # Safety
 /// `from` has so many bytes.
-unsafe fn copy(from: *const sockaddr, bytes: socklen_t) -> Result<*mut sockaddr, Failure> {
+unsafe fn copy(from: *const sockaddr, bytes: socklen_t) -> Result<*mut sockaddr, AddrinfoError> {
     // SAFETY: malloc has no preconditions; the caller's promise.
     unsafe {
         let to = libc::malloc(bytes as usize);
         if to.is_null() {
-            return Err(Failure::Errno(Errno::ENOMEM));
+            return Err(AddrinfoError::Errno(Errno::ENOMEM));
         }
         core::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes as usize);
         Ok(to.cast())
@@ -84,14 +84,14 @@ unsafe fn look_up(
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
     out: &mut rdma_addrinfo,
-) -> Result<(), Failure> {
+) -> Result<(), AddrinfoError> {
     let asked = hints.map(hints_of);
     let asked = asked.as_ref().map_or(null(), core::ptr::from_ref);
     let mut answers = null_mut();
     // SAFETY: the caller's promise.
     match unsafe { libc::getaddrinfo(node, service, asked, &mut answers) } {
         0 => {}
-        number => return Err(Failure::Name(number)),
+        number => return Err(AddrinfoError::Name(number)),
     }
     // SAFETY: there is one at least, for as long as the list is not freed.
     let taken = unsafe { take(&*answers, hints, out) };
@@ -106,7 +106,7 @@ unsafe fn take(
     answer: &addrinfo,
     hints: Option<&rdma_addrinfo>,
     out: &mut rdma_addrinfo,
-) -> Result<(), Failure> {
+) -> Result<(), AddrinfoError> {
     let said = |number: Option<c_int>| number.filter(|number| *number != 0);
     let by_kind = match answer.ai_socktype {
         libc::SOCK_STREAM => IBV_QPT_RC,
@@ -147,7 +147,7 @@ unsafe fn find(
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
     out: &mut rdma_addrinfo,
-) -> Result<(), Failure> {
+) -> Result<(), AddrinfoError> {
     // SAFETY: the caller's promise.
     unsafe {
         if !node.is_null() || !service.is_null() {
@@ -181,23 +181,23 @@ pub(crate) unsafe fn found(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
-) -> Result<Found, Failure> {
+) -> Result<AddrinfoList, AddrinfoError> {
     // SAFETY: the caller's promise.
     let hints = unsafe { hints.as_ref() };
     if node.is_null() && service.is_null() && hints.is_none() {
-        return Err(Failure::Errno(Errno::EINVAL));
+        return Err(AddrinfoError::Errno(Errno::EINVAL));
     }
-    device::is_there().map_err(Failure::Errno)?;
+    device::check_present().map_err(AddrinfoError::Errno)?;
     // There is no subnet administrator to ask.
     if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-        return Err(Failure::Errno(Errno::EOPNOTSUPP));
+        return Err(AddrinfoError::Errno(Errno::EOPNOTSUPP));
     }
     // SAFETY: calloc has no preconditions; zero is valid for pointers and numbers.
     let out: *mut rdma_addrinfo = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast();
     if out.is_null() {
-        return Err(Failure::Errno(Errno::ENOMEM));
+        return Err(AddrinfoError::Errno(Errno::ENOMEM));
     }
-    let made = Found(out);
+    let made = AddrinfoList(out);
     // SAFETY: the caller's promise; just made.
     unsafe { find(node, service, hints, &mut *out)? };
     Ok(made)
@@ -222,11 +222,11 @@ pub unsafe extern "C" fn ov_rdma_getaddrinfo(
             unsafe { out.write(list.into_c()) };
             0
         }
-        Err(Failure::Errno(errno)) => {
+        Err(AddrinfoError::Errno(errno)) => {
             set_errno(errno);
             -1
         }
-        Err(Failure::Name(number)) => number,
+        Err(AddrinfoError::Name(number)) => number,
     }
 }
 

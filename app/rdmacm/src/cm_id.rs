@@ -13,7 +13,7 @@ use crate::errno::outcome;
 use crate::event_ack::drop_own;
 use crate::event_channel::{self, ChannelShell};
 use crate::id_state::{IdShell, Kind, Operation, allocate, free};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::{daemon_calls, device, id_registry, process_id};
 
 /// Makes an identifier.
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn ov_rdma_create_id(
     space: u32,
 ) -> c_int {
     let kind = Kind { context, space, qp_type: service_of(space) };
-    static CALL: Call = Call::new("rdma_create_id", Attempt::Create);
-    let made = CALL.explain(device::is_there().and_then(|()| create(channel, &kind)));
+    static CALL: LoggedCall = LoggedCall::new("rdma_create_id", AttemptedStep::Create);
+    let made = CALL.explain(device::check_present().and_then(|()| create(channel, &kind)));
     // SAFETY: the caller's promise.
     outcome(made.map(|made| unsafe { id.write(made) }))
 }

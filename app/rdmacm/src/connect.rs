@@ -12,10 +12,10 @@ use omniverb_terms::{Errno, Qkey, Qpn};
 
 use crate::errno::outcome;
 use crate::event_ack::drop_own;
-use crate::event_queue::What;
-use crate::id_state::{Answer, IdShell, Operation, Resolved};
+use crate::event_queue::EventSource;
+use crate::id_state::{ConnectAnswer, IdShell, Operation, ResolutionState};
 use crate::qp_transitions::{establish, to_error, to_ready};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::{daemon_calls, device, event, ibverbs_imports, id_registry};
 
 /// "As many as the device can", of depths.
@@ -63,7 +63,7 @@ unsafe fn check(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<()
 }
 
 /// What goes to the peer with a request or an answer.
-struct Said {
+struct CmMessageParts {
     qpn: Qpn,
     parameters: CmParameters,
     private: [u8; CM_PRIVATE_BYTES],
@@ -77,7 +77,7 @@ unsafe fn say(
     id: *mut rdma_cm_id,
     param: *const rdma_conn_param,
     is_answer: bool,
-) -> Result<Said, Errno> {
+) -> Result<CmMessageParts, Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let param = param.as_ref();
@@ -111,7 +111,7 @@ unsafe fn say(
             ece_vendor: vendor,
             ece_options: state.local_ece.options,
         };
-        Ok(Said { qpn: Qpn(qpn), parameters, private: bytes })
+        Ok(CmMessageParts { qpn: Qpn(qpn), parameters, private: bytes })
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) unsafe fn connect(
         let shell = IdShell::of(id);
         {
             let mut state = shell.state();
-            if !matches!(state.resolved, Resolved::Route) {
+            if !matches!(state.resolved, ResolutionState::Route) {
                 return Err(Errno::EINVAL);
             }
             let chosen = |asked: Option<u8>, most| asked.filter(|&n| n != MOST).unwrap_or(most);
@@ -150,7 +150,7 @@ pub(crate) unsafe fn connect(
             state.responder_resources =
                 chosen(param.map(|param| param.responder_resources), limits.responder_resources);
         }
-        let Said { qpn, parameters, private } = say(id, param, false)?;
+        let CmMessageParts { qpn, parameters, private } = say(id, param, false)?;
         ask(id, |id| ConnectCmId { id, qpn, parameters, private }.into())?;
         shell.state().connect.clear();
         event::complete(id)
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn ov_rdma_connect(
     id: *mut rdma_cm_id,
     param: *const rdma_conn_param,
 ) -> c_int {
-    static CALL: Call = Call::new("rdma_connect", Attempt::Connect);
+    static CALL: LoggedCall = LoggedCall::new("rdma_connect", AttemptedStep::Connect);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { connect(id, param) }))
 }
@@ -180,7 +180,7 @@ pub(crate) unsafe fn accept(
     // SAFETY: the caller's promise.
     unsafe {
         let shell = IdShell::of(id);
-        if shell.state().answer != Answer::None && param.is_null() {
+        if shell.state().answer != ConnectAnswer::None && param.is_null() {
             return establish(id);
         }
         check(id, param)?;
@@ -207,7 +207,7 @@ pub(crate) unsafe fn accept(
         if !datagrams {
             to_ready(id, Some(depths))?;
         }
-        let Said { qpn, parameters, private } = say(id, param, true)?;
+        let CmMessageParts { qpn, parameters, private } = say(id, param, true)?;
         let asked = ask(id, |id| AcceptCmId { id, qpn, parameters, private }.into());
         asked.inspect_err(|_| {
             let _ = to_error(id);
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn ov_rdma_accept(
     id: *mut rdma_cm_id,
     param: *const rdma_conn_param,
 ) -> c_int {
-    static CALL: Call = Call::new("rdma_accept", Attempt::Accept);
+    static CALL: LoggedCall = LoggedCall::new("rdma_accept", AttemptedStep::Accept);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { accept(id, param) }))
 }
@@ -321,7 +321,7 @@ pub(crate) unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
             Ok(handle) => daemon_calls::tell(&DisconnectCmId { id: handle, reserved: 0 }.into())?,
             // There is no daemon any more that could tell the peer, or tell us of the end.
             Err(_) => {
-                let what = What::Own { event: RDMA_CM_EVENT_DISCONNECTED, status: 0 };
+                let what = EventSource::Own { event: RDMA_CM_EVENT_DISCONNECTED, status: 0 };
                 id_registry::push(shell.token, what);
             }
         }

@@ -13,23 +13,23 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::errno::verb;
-use crate::private_abi::{Answer, Opened};
+use crate::private_abi::{PrivateAnswer, PrivateClient};
 use crate::{ibverbs_imports, id_registry, process_id};
 
 /// A hold on the connection.
 #[derive(Clone, Copy)]
-struct Hold {
-    opened: *mut Opened,
+struct ClientHold {
+    opened: *mut PrivateClient,
     /// Whose: a child of fork() takes one of its own.
     process: i32,
 }
 
 // SAFETY: the functions that take it are for any thread.
-unsafe impl Send for Hold {}
+unsafe impl Send for ClientHold {}
 
-static HOLD: Mutex<Option<Hold>> = Mutex::new(None);
+static HOLD: Mutex<Option<ClientHold>> = Mutex::new(None);
 
-fn hold() -> Result<Hold, Errno> {
+fn hold() -> Result<ClientHold, Errno> {
     let mut slot = lock(&HOLD);
     let process = process_id::this();
     if let Some(hold) = *slot
@@ -44,7 +44,7 @@ fn hold() -> Result<Hold, Errno> {
     })?;
     // SAFETY: open; `hear` needs nothing of its cookie.
     verb(unsafe { ibverbs_imports::omniverb_private_listen(opened, Some(hear), null_mut()) })?;
-    let hold = Hold { opened, process };
+    let hold = ClientHold { opened, process };
     *slot = Some(hold);
     Ok(hold)
 }
@@ -67,7 +67,7 @@ pub(crate) fn ask(message: &Message) -> Result<Message, Errno> {
     let hold = hold()?;
     let mut question = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, message, &mut question);
-    let mut answer = Answer {
+    let mut answer = PrivateAnswer {
         bytes: 0,
         descriptors: 0,
         descriptor: [-1; DESCRIPTORS_MAX],

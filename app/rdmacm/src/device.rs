@@ -49,7 +49,7 @@ static DEVICE: Mutex<Option<Device>> = Mutex::new(None);
 ///
 /// # Errors
 /// `ENODEV`.
-pub(crate) fn is_there() -> Result<(), Errno> {
+pub(crate) fn check_present() -> Result<(), Errno> {
     with(|_| Ok(()))
 }
 

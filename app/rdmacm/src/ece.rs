@@ -11,7 +11,7 @@ use omniverb_abi::{RDMA_CM_EVENT_USER, ibv_ece, rdma_cm_id};
 use omniverb_terms::Errno;
 
 use crate::errno::outcome;
-use crate::event_queue::What;
+use crate::event_queue::EventSource;
 use crate::id_registry;
 use crate::id_state::IdShell;
 
@@ -68,6 +68,6 @@ pub unsafe extern "C" fn ov_rdma_write_cm_event(
         return outcome(Err(Errno::EINVAL));
     }
     // SAFETY: the caller's promise.
-    id_registry::push(unsafe { IdShell::of(id) }.token, What::User { status, argument });
+    id_registry::push(unsafe { IdShell::of(id) }.token, EventSource::User { status, argument });
     0
 }

@@ -9,7 +9,7 @@ use crate::errno::{ECONNREFUSED, outcome};
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind, Operation, QueuePairWanted};
 use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::{cm_id, device, event, event_ack, resolve_address};
 
 /// # Safety
@@ -67,12 +67,12 @@ pub unsafe extern "C" fn ov_rdma_create_ep(
         space: found.ai_port_space.cast_unsigned(),
         qp_type: found.ai_qp_type.cast_unsigned(),
     };
-    static CALL: Call = Call::new("rdma_create_ep", Attempt::Create);
-    let made = device::is_there().and_then(|()| cm_id::create(core::ptr::null_mut(), &kind));
+    static CALL: LoggedCall = LoggedCall::new("rdma_create_ep", AttemptedStep::Create);
+    let made = device::check_present().and_then(|()| cm_id::create(core::ptr::null_mut(), &kind));
     let made = CALL.explain(made);
     // SAFETY: the caller's promise; the identifier is live until it is destroyed here.
     outcome(made.and_then(|made| unsafe {
-        static MADE: Call = Call::new("rdma_create_ep", Attempt::Resolve);
+        static MADE: LoggedCall = LoggedCall::new("rdma_create_ep", AttemptedStep::Resolve);
         match MADE.explain(prepare(made, found, pd, attr)) {
             Ok(()) => {
                 id.write(made);

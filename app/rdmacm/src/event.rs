@@ -11,10 +11,10 @@ use crate::cm_id;
 use crate::errno::{ECONNREFUSED, outcome};
 use crate::event_ack::{EventShell, drop_own};
 use crate::event_channel::ChannelShell;
-use crate::event_queue::What;
-use crate::id_state::{Answer, IdShell, Kind, Operation, allocate, attach};
+use crate::event_queue::EventSource;
+use crate::id_state::{ConnectAnswer, IdShell, Kind, Operation, allocate, attach};
 use crate::qp_transitions::{establish, to_error};
-use crate::route::{Path, set_path};
+use crate::route::{PathRecord, set_path};
 use crate::{c_sockaddr, device, id_registry, multicast_membership, refusal_log};
 
 fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
@@ -153,7 +153,7 @@ unsafe fn show(id: *mut rdma_cm_id, happened: &CmHappened) -> Result<(), Errno> 
         addresses.dst_storage = c_sockaddr::to_c(&happened.remote);
         addresses.ibaddr.sgid = ibv_gid { raw: happened.sgid.bytes() };
         addresses.ibaddr.dgid = ibv_gid { raw: happened.dgid.bytes() };
-        let path = Path {
+        let path = PathRecord {
             sgid: happened.sgid,
             dgid: happened.dgid,
             mtu: happened.path_mtu,
@@ -176,12 +176,12 @@ unsafe fn seen_of(shell: *mut IdShell, happened: &CmHappened) -> Option<Box<Even
         let id = &raw mut (*shell).id;
         let mut event = fresh(shell, happened.event, happened.status);
         fill(&mut event, happened);
-        let after_error = (*shell).state().answer == Answer::Useless;
+        let after_error = (*shell).state().answer == ConnectAnswer::Useless;
         match happened.event {
             RDMA_CM_EVENT_CONNECT_RESPONSE => {
                 {
                     let mut state = (*shell).state();
-                    (state.answer, state.remote_ece) = (Answer::Came, options(happened));
+                    (state.answer, state.remote_ece) = (ConnectAnswer::Came, options(happened));
                 }
                 if (*id).qp.is_null() {
                     return Some(event);
@@ -190,7 +190,7 @@ unsafe fn seen_of(shell: *mut IdShell, happened: &CmHappened) -> Option<Box<Even
                 if let Err(errno) = establish(id) {
                     event.event.event = RDMA_CM_EVENT_CONNECT_ERROR;
                     event.event.status = -errno.raw();
-                    (*shell).state().answer = Answer::Useless;
+                    (*shell).state().answer = ConnectAnswer::Useless;
                 }
             }
             RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED if after_error => return None,
@@ -217,15 +217,15 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
         // SAFETY: the registry has it, so it is live.
         let event = unsafe {
             match pending.what {
-                What::Request(happened, token) => request(shell, &happened, token).ok(),
-                What::Happened(happened) => seen_of(shell, &happened),
-                What::Own { event, status } => Some(fresh(shell, event, status)),
-                What::User { status, argument } => {
+                EventSource::Request(happened, token) => request(shell, &happened, token).ok(),
+                EventSource::Happened(happened) => seen_of(shell, &happened),
+                EventSource::Own { event, status } => Some(fresh(shell, event, status)),
+                EventSource::User { status, argument } => {
                     let mut event = fresh(shell, RDMA_CM_EVENT_USER, status);
                     event.event.param.arg = argument;
                     Some(event)
                 }
-                What::Group { number, status } => {
+                EventSource::Group { number, status } => {
                     let joined = multicast_membership::joined(&raw mut (*shell).id, number, status);
                     joined.map(|(kind, status, ud)| {
                         let mut event = fresh(shell, kind, status);

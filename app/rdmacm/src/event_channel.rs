@@ -9,7 +9,7 @@ use omniverb_terms::Errno;
 use crate::device;
 use crate::errno::null;
 use crate::event_queue::Queue;
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 
 /// The C struct, and its events.
 #[repr(C)]
@@ -38,8 +38,8 @@ pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
 /// Makes a channel; `ENODEV` where there is no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rdma_create_event_channel() -> *mut rdma_event_channel {
-    static CALL: Call = Call::new("rdma_create_event_channel", Attempt::Create);
-    CALL.explain(device::is_there().and_then(|()| create())).unwrap_or_else(null)
+    static CALL: LoggedCall = LoggedCall::new("rdma_create_event_channel", AttemptedStep::Create);
+    CALL.explain(device::check_present().and_then(|()| create())).unwrap_or_else(null)
 }
 
 /// Destroys one. Its identifiers are destroyed, and its events acknowledged.

@@ -25,14 +25,14 @@ use crate::errno::last;
 use crate::process_id;
 
 /// An event that no program has taken yet.
-pub(crate) struct Pending {
+pub(crate) struct PendingEvent {
     /// Whose: the number of an identifier in the registry, of a request the listener's.
     pub(crate) token: u64,
-    pub(crate) what: What,
+    pub(crate) what: EventSource,
 }
 
 /// What an event is made of when the program takes it.
-pub(crate) enum What {
+pub(crate) enum EventSource {
     /// The daemon told it.
     Happened(Box<CmHappened>),
     /// The daemon told of a request; with the number of the identifier that it is to get.
@@ -56,7 +56,7 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Events {
-    waiting: VecDeque<Pending>,
+    waiting: VecDeque<PendingEvent>,
     /// Events taken out whose count a thread had read already, which is yet to come and finds none.
     missed: usize,
 }
@@ -82,7 +82,7 @@ impl Queue {
     }
 
     /// Adds one at the end.
-    pub(crate) fn push(&self, pending: Pending) {
+    pub(crate) fn push(&self, pending: PendingEvent) {
         lock(&self.events).waiting.push_back(pending);
         if self.is_ours() {
             self.semaphore.signal();
@@ -90,7 +90,7 @@ impl Queue {
     }
 
     /// The oldest, for a thread that has [waited](Self::wait) for it.
-    pub(crate) fn pop(&self) -> Option<Pending> {
+    pub(crate) fn pop(&self) -> Option<PendingEvent> {
         let mut events = lock(&self.events);
         if events.missed > 0 {
             events.missed -= 1;
@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Takes out all of one identifier.
-    pub(crate) fn extract(&self, token: u64) -> Vec<Pending> {
+    pub(crate) fn extract(&self, token: u64) -> Vec<PendingEvent> {
         let mut events = lock(&self.events);
         let (out, rest): (VecDeque<_>, _) =
             events.waiting.drain(..).partition(|pending| pending.token == token);
@@ -164,8 +164,8 @@ mod tests {
     use std::os::unix::thread::JoinHandleExt;
     use std::sync::{Arc, mpsc};
 
-    fn pending(token: u64) -> Pending {
-        Pending { token, what: What::User { status: 0, argument: 0 } }
+    fn pending(token: u64) -> PendingEvent {
+        PendingEvent { token, what: EventSource::User { status: 0, argument: 0 } }
     }
 
     fn is_readable(queue: &Queue) -> bool {

@@ -10,7 +10,7 @@ use omniverb_abi::{
     ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
 };
 
-use crate::private_abi::{Answer, Opened};
+use crate::private_abi::{PrivateAnswer, PrivateClient};
 
 unsafe extern "C" {
     pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
@@ -61,17 +61,17 @@ unsafe extern "C" {
     pub(crate) fn omniverb_private_open(
         version: u32,
         context: *mut ibv_context,
-        opened: *mut *mut Opened,
+        opened: *mut *mut PrivateClient,
     ) -> c_int;
     pub(crate) fn omniverb_private_leave(qp: *mut ibv_qp) -> c_int;
     pub(crate) fn omniverb_private_call(
-        opened: *mut Opened,
+        opened: *mut PrivateClient,
         question: *const c_void,
         bytes: usize,
-        answer: *mut Answer,
+        answer: *mut PrivateAnswer,
     ) -> c_int;
     pub(crate) fn omniverb_private_listen(
-        opened: *mut Opened,
+        opened: *mut PrivateClient,
         hear: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
         cookie: *mut c_void,
     ) -> c_int;

@@ -20,7 +20,7 @@ use omniverb_session::cm::CmHappened;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::event_queue::{Pending, Queue, What};
+use crate::event_queue::{EventSource, PendingEvent, Queue};
 
 /// An identifier of the program, or one that it will be given with a request.
 struct Entry {
@@ -33,12 +33,12 @@ struct Entry {
     reported: u32,
     /// Those of them that are requests.
     requests: u32,
-    awaits: Awaits,
+    awaits: AwaitedEvent,
 }
 
 /// What is to come of the daemon for an identifier.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Awaits {
+enum AwaitedEvent {
     /// It comes from a request that was not accepted: the program hears nothing of it until it is,
     /// and after an event that it did not hear accepting fails.
     Acceptance,
@@ -65,7 +65,7 @@ static REGISTRY: Mutex<Registry> =
 
 /// What a listener is told that will have no more requests: a kernel says so when it takes a
 /// device away, and programs end then, or destroy the identifier and listen anew.
-const REMOVED: What = What::Own { event: RDMA_CM_EVENT_DEVICE_REMOVAL, status: 0 };
+const REMOVED: EventSource = EventSource::Own { event: RDMA_CM_EVENT_DEVICE_REMOVAL, status: 0 };
 
 impl Registry {
     fn add(&mut self, entry: Entry) -> u64 {
@@ -87,9 +87,9 @@ impl Registry {
         Some(entry)
     }
 
-    fn push(&mut self, token: u64, what: What) {
+    fn push(&mut self, token: u64, what: EventSource) {
         if let Some(entry) = self.entries.get(&token) {
-            entry.queue.push(Pending { token, what });
+            entry.queue.push(PendingEvent { token, what });
         }
     }
 
@@ -104,9 +104,9 @@ impl Registry {
             queue,
             reported: 0,
             requests: 0,
-            awaits: Awaits::Acceptance,
+            awaits: AwaitedEvent::Acceptance,
         });
-        self.push(listener, What::Request(Box::new(*happened), child));
+        self.push(listener, EventSource::Request(Box::new(*happened), child));
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn add(id: *mut rdma_cm_id, handle: u32, queue: Arc<Queue>) -> u64 {
         queue,
         reported: 0,
         requests: 0,
-        awaits: Awaits::Nothing,
+        awaits: AwaitedEvent::Nothing,
     })
 }
 
@@ -131,12 +131,12 @@ pub(crate) fn happened(happened: &CmHappened) {
     let Some(&token) = registry.by_handle.get(&happened.id) else { return };
     let Some(entry) = registry.entries.get_mut(&token) else { return };
     match entry.awaits {
-        Awaits::Acceptance => return,
+        AwaitedEvent::Acceptance => return,
         // What is to be done for an answer says by itself when the daemon is gone.
-        Awaits::Event => entry.awaits = Awaits::Nothing,
-        Awaits::Nothing | Awaits::Requests => {}
+        AwaitedEvent::Event => entry.awaits = AwaitedEvent::Nothing,
+        AwaitedEvent::Nothing | AwaitedEvent::Requests => {}
     }
-    registry.push(token, What::Happened(Box::new(*happened)));
+    registry.push(token, EventSource::Happened(Box::new(*happened)));
 }
 
 /// The daemon is gone, and with it what it knew of our identifiers. Waiting programs are told: for
@@ -149,11 +149,11 @@ pub(crate) fn daemon_is_gone() {
         entry.handle = None;
         let status = -Errno::ECONNRESET.raw();
         let what = match entry.awaits {
-            Awaits::Acceptance | Awaits::Nothing => continue,
-            Awaits::Event => What::Own { event: RDMA_CM_EVENT_UNREACHABLE, status },
-            Awaits::Requests => REMOVED,
+            AwaitedEvent::Acceptance | AwaitedEvent::Nothing => continue,
+            AwaitedEvent::Event => EventSource::Own { event: RDMA_CM_EVENT_UNREACHABLE, status },
+            AwaitedEvent::Requests => REMOVED,
         };
-        entry.awaits = Awaits::Nothing;
+        entry.awaits = AwaitedEvent::Nothing;
         ends.push((*token, what));
     }
     for (token, what) in ends {
@@ -162,18 +162,18 @@ pub(crate) fn daemon_is_gone() {
 }
 
 /// It listens. If its daemon is gone meanwhile it is told so at once.
-pub(crate) fn listens(token: u64) {
+pub(crate) fn mark_listening(token: u64) {
     let mut registry = lock(&REGISTRY);
     let Some(entry) = registry.entries.get_mut(&token) else { return };
     if entry.handle.is_some() {
-        entry.awaits = Awaits::Requests;
+        entry.awaits = AwaitedEvent::Requests;
     } else {
         registry.push(token, REMOVED);
     }
 }
 
 /// An event of our own making.
-pub(crate) fn push(token: u64, what: What) {
+pub(crate) fn push(token: u64, what: EventSource) {
     lock(&REGISTRY).push(token, what);
 }
 
@@ -189,28 +189,30 @@ pub(crate) fn handle(token: u64) -> Result<u32, Errno> {
 pub(crate) fn expect(token: u64) {
     let mut registry = lock(&REGISTRY);
     // What a listener asks for the daemon refuses.
-    let entry = registry.entries.get_mut(&token).filter(|e| e.awaits != Awaits::Requests);
+    let entry = registry.entries.get_mut(&token).filter(|e| e.awaits != AwaitedEvent::Requests);
     if let Some(entry) = entry {
-        entry.awaits = Awaits::Event;
+        entry.awaits = AwaitedEvent::Event;
     }
 }
 
 /// What was asked for has failed at once.
 pub(crate) fn expect_nothing(token: u64) {
     let mut registry = lock(&REGISTRY);
-    if let Some(entry) = registry.entries.get_mut(&token).filter(|e| e.awaits == Awaits::Event) {
-        entry.awaits = Awaits::Nothing;
+    if let Some(entry) =
+        registry.entries.get_mut(&token).filter(|e| e.awaits == AwaitedEvent::Event)
+    {
+        entry.awaits = AwaitedEvent::Nothing;
     }
 }
 
 /// The oldest event of a channel, and the identifier that it is about: of a request the listener.
-pub(crate) fn take(queue: &Queue) -> Option<(Pending, *mut rdma_cm_id)> {
+pub(crate) fn take(queue: &Queue) -> Option<(PendingEvent, *mut rdma_cm_id)> {
     let mut registry = lock(&REGISTRY);
     let pending = queue.pop()?;
     let entry = registry.entries.get_mut(&pending.token)?;
     let id = entry.id;
     entry.reported += 1;
-    entry.requests += u32::from(matches!(pending.what, What::Request(..)));
+    entry.requests += u32::from(matches!(pending.what, EventSource::Request(..)));
     Some((pending, id))
 }
 
@@ -234,7 +236,7 @@ pub(crate) fn migrate(token: u64, queue: &Arc<Queue>) -> u32 {
 }
 
 /// What there was of an identifier.
-pub(crate) struct Removed {
+pub(crate) struct RemovedId {
     /// Events that the program was given.
     pub(crate) reported: u32,
     /// Those of them that were requests.
@@ -244,15 +246,15 @@ pub(crate) struct Removed {
 }
 
 /// Forgets an identifier, and events and requests that were not taken.
-pub(crate) fn remove(token: u64) -> Option<Removed> {
+pub(crate) fn remove(token: u64) -> Option<RemovedId> {
     let mut registry = lock(&REGISTRY);
     let entry = registry.forget(token)?;
     for pending in entry.queue.extract(token) {
-        if let What::Request(_, child) = pending.what {
+        if let EventSource::Request(_, child) = pending.what {
             registry.forget(child);
         }
     }
-    Some(Removed { reported: entry.reported, requests: entry.requests, handle: entry.handle })
+    Some(RemovedId { reported: entry.reported, requests: entry.requests, handle: entry.handle })
 }
 
 /// How many identifiers there are.

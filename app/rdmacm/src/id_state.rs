@@ -8,7 +8,7 @@ use omniverb_session::cm::{CmAddress, CmIdResolved};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::addrinfo::Found;
+use crate::addrinfo::AddrinfoList;
 use crate::{device, event_channel, id_registry, process_id};
 
 /// The C struct and what lies behind it.
@@ -47,12 +47,12 @@ pub(crate) struct State {
     completed: u32,
     /// It has an address already: options cannot change how that is shared.
     pub(crate) is_bound: bool,
-    pub(crate) resolved: Resolved,
+    pub(crate) resolved: ResolutionState,
     pub(crate) initiator_depth: u8,
     pub(crate) responder_resources: u8,
     /// From `rdma_getaddrinfo`: goes in front of what `rdma_connect` is given.
     pub(crate) connect: Vec<u8>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ConnectAnswer,
     /// The program has been told that the peer has ended the connection.
     pub(crate) is_left_by_peer: bool,
     /// For queue pairs of `rdma_get_request`.
@@ -61,8 +61,8 @@ pub(crate) struct State {
     /// Options of the queue pair, and of the peer's, as it said.
     pub(crate) local_ece: ibv_ece,
     pub(crate) remote_ece: ibv_ece,
-    pub(crate) names: Names,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) names: AddrinfoState,
+    pub(crate) groups: Vec<JoinedGroup>,
     /// Joins so far: an event of one that was left is not taken for the next one's.
     pub(crate) joins: u64,
     /// Holds the device's default protection domain.
@@ -71,7 +71,7 @@ pub(crate) struct State {
 
 /// How far the way to the peer is known.
 #[derive(Clone, Copy)]
-pub(crate) enum Resolved {
+pub(crate) enum ResolutionState {
     Nothing,
     Address(CmIdResolved),
     Route,
@@ -79,7 +79,7 @@ pub(crate) enum Resolved {
 
 /// What became of our request for a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ConnectAnswer {
     /// Nothing yet, or there was none.
     None,
     /// The peer has answered.
@@ -90,11 +90,11 @@ pub(crate) enum Answer {
 }
 
 /// What has become of `rdma_resolve_addrinfo`.
-pub(crate) enum Names {
+pub(crate) enum AddrinfoState {
     /// It was not called, or the program has what was found.
     Nothing,
     UnderWay,
-    Found(Found),
+    Found(AddrinfoList),
 }
 
 /// Attributes, kept as the program gave them.
@@ -115,7 +115,7 @@ pub(crate) struct Options {
 
 /// What part an identifier's queue pair has in a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum GroupRole {
     /// It sends to it, and is not attached.
     SendsOnly,
     /// It is to be attached, if there is one.
@@ -125,12 +125,12 @@ pub(crate) enum Part {
 }
 
 /// A group that was joined, or is about to be.
-pub(crate) struct Group {
+pub(crate) struct JoinedGroup {
     pub(crate) number: u64,
     pub(crate) address: CmAddress,
     /// Comes back with the event of joining it, as the program gave it.
     pub(crate) context: usize,
-    pub(crate) part: Part,
+    pub(crate) part: GroupRole,
 }
 
 impl IdShell {
@@ -192,17 +192,17 @@ pub(crate) fn allocate(
         operation,
         completed: 0,
         is_bound: false,
-        resolved: Resolved::Nothing,
+        resolved: ResolutionState::Nothing,
         initiator_depth: 0,
         responder_resources: 0,
         connect: Vec::new(),
-        answer: Answer::None,
+        answer: ConnectAnswer::None,
         is_left_by_peer: false,
         queue_pair: None,
         options: Options::default(),
         local_ece: ibv_ece::default(),
         remote_ece: ibv_ece::default(),
-        names: Names::Nothing,
+        names: AddrinfoState::Nothing,
         groups: Vec::new(),
         joins: 0,
         has_device: false,

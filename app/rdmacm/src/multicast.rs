@@ -8,10 +8,10 @@ use omniverb_abi::*;
 use omniverb_terms::Errno;
 
 use crate::errno::{EADDRNOTAVAIL, outcome, verb};
-use crate::event_queue::What;
-use crate::id_state::{Group, IdShell, Part};
+use crate::event_queue::EventSource;
+use crate::id_state::{GroupRole, IdShell, JoinedGroup};
 use crate::multicast_membership::{NO_LID, gid};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::{c_sockaddr, event, ibverbs_imports, id_registry};
 
 /// # Safety
@@ -19,7 +19,7 @@ use crate::{c_sockaddr, event, ibverbs_imports, id_registry};
 unsafe fn join(
     id: *mut rdma_cm_id,
     address: *const sockaddr,
-    part: Part,
+    part: GroupRole,
     context: *mut c_void,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
@@ -35,11 +35,11 @@ unsafe fn join(
             state.joins += 1;
             let number = state.joins;
             let context = context.expose_provenance();
-            state.groups.push(Group { number, address, context, part });
+            state.groups.push(JoinedGroup { number, address, context, part });
             number
         };
         let status = if c_sockaddr::ip(&address).is_multicast() { 0 } else { -Errno::EINVAL.raw() };
-        id_registry::push(shell.token, What::Group { number, status });
+        id_registry::push(shell.token, EventSource::Group { number, status });
         event::complete(id)
     }
 }
@@ -54,9 +54,9 @@ pub unsafe extern "C" fn ov_rdma_join_multicast(
     address: *const sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    static CALL: Call = Call::new("rdma_join_multicast", Attempt::Join);
+    static CALL: LoggedCall = LoggedCall::new("rdma_join_multicast", AttemptedStep::Join);
     // SAFETY: the caller's promise.
-    outcome(CALL.explain(unsafe { join(id, address, Part::Receives, context) }))
+    outcome(CALL.explain(unsafe { join(id, address, GroupRole::Receives, context) }))
 }
 
 /// Joins a group, perhaps only to send to it.
@@ -78,8 +78,8 @@ pub unsafe extern "C" fn ov_rdma_join_multicast_ex(
         Err(Errno::EINVAL)
     } else {
         let part = match attr.join_flags {
-            RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => Part::SendsOnly,
-            _ => Part::Receives,
+            RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => GroupRole::SendsOnly,
+            _ => GroupRole::Receives,
         };
         // SAFETY: the caller's promise.
         unsafe { join(id, attr.addr, part, context) }
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn ov_rdma_leave_multicast(
                 let place = state.groups.iter().position(|group| group.address == address);
                 place.map(|place| state.groups.remove(place)).ok_or(EADDRNOTAVAIL)?
             };
-            if left.part == Part::Attached && !(*id).qp.is_null() {
+            if left.part == GroupRole::Attached && !(*id).qp.is_null() {
                 verb(ibverbs_imports::ibv_detach_mcast((*id).qp, &gid(&left.address), NO_LID))?;
             }
             Ok(())

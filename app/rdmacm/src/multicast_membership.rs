@@ -7,7 +7,7 @@ use omniverb_session::cm::CmAddress;
 use omniverb_terms::{Errno, Gid};
 
 use crate::errno::verb;
-use crate::id_state::{IdShell, Part};
+use crate::id_state::{GroupRole, IdShell};
 use crate::{device, ibverbs_imports};
 
 /// What the kernel's manager says for RoCE v2.
@@ -46,11 +46,11 @@ pub(crate) unsafe fn joined(
             }
             let sgid = Gid::new((*id).route.addr.ibaddr.sgid.raw);
             let sgid_index = device::gid_index((*id).verbs, sgid, 0)?;
-            if !(*id).qp.is_null() && part != Part::SendsOnly {
+            if !(*id).qp.is_null() && part != GroupRole::SendsOnly {
                 verb(ibverbs_imports::ibv_attach_mcast((*id).qp, &gid(&address), NO_LID))?;
                 let kept = keep(shell, number, &address);
-                left = kept != Kept::Own;
-                if kept == Kept::Nobodys {
+                left = kept != AttachmentOwner::Own;
+                if kept == AttachmentOwner::Nobodys {
                     verb(ibverbs_imports::ibv_detach_mcast((*id).qp, &gid(&address), NO_LID))?;
                 }
             }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn joined(
 
 /// Whose an attachment is.
 #[derive(PartialEq, Eq)]
-enum Kept {
+enum AttachmentOwner {
     /// This join has it, and detaches it when the group is left.
     Own,
     /// The group was left meanwhile, and joined anew.
@@ -91,15 +91,18 @@ enum Kept {
 }
 
 /// Notes that the queue pair is attached by this join.
-fn keep(shell: &IdShell, number: u64, address: &CmAddress) -> Kept {
+fn keep(shell: &IdShell, number: u64, address: &CmAddress) -> AttachmentOwner {
     let mut state = shell.state();
     if let Some(group) = state.groups.iter_mut().find(|group| group.number == number) {
-        group.part = Part::Attached;
-        return Kept::Own;
+        group.part = GroupRole::Attached;
+        return AttachmentOwner::Own;
     }
-    match state.groups.iter().any(|group| group.part == Part::Attached && group.address == *address)
+    match state
+        .groups
+        .iter()
+        .any(|group| group.part == GroupRole::Attached && group.address == *address)
     {
-        true => Kept::Others,
-        false => Kept::Nobodys,
+        true => AttachmentOwner::Others,
+        false => AttachmentOwner::Nobodys,
     }
 }

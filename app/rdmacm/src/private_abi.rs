@@ -7,13 +7,13 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 
 /// `struct omniverb_private`.
 #[repr(C)]
-pub(crate) struct Opened {
+pub(crate) struct PrivateClient {
     _opaque: [u8; 0],
 }
 
 /// `struct omniverb_private_answer`.
 #[repr(C)]
-pub(crate) struct Answer {
+pub(crate) struct PrivateAnswer {
     pub(crate) bytes: usize,
     pub(crate) descriptors: u32,
     pub(crate) descriptor: [c_int; DESCRIPTORS_MAX],

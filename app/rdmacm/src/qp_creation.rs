@@ -10,7 +10,7 @@ use omniverb_terms::Errno;
 use crate::errno::{made, outcome};
 use crate::id_state::IdShell;
 use crate::qp_attributes::{modify, of_state, query};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::{device, ibverbs_imports};
 
 /// The identifier's queue pair, or its SRQ for XRC, completes in its completion queues. (The queue
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ov_rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    static CALL: Call = Call::new("rdma_create_qp_ex", Attempt::QueuePair);
+    static CALL: LoggedCall = LoggedCall::new("rdma_create_qp_ex", AttemptedStep::QueuePair);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { create_qp(id, attr) }))
 }
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn ov_rdma_create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    static CALL: Call = Call::new("rdma_create_qp", Attempt::QueuePair);
+    static CALL: LoggedCall = LoggedCall::new("rdma_create_qp", AttemptedStep::QueuePair);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { create_plain_qp(id, pd, attr) }))
 }

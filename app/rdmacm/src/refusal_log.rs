@@ -8,7 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use omniverb_abi::*;
 use omniverb_session::cm::CmAddress;
-use omniverb_sys::refusal_log::{self, Said};
+use omniverb_sys::refusal_log::{self, LoggedReasons};
 use omniverb_terms::Errno;
 
 use crate::c_sockaddr;
@@ -16,7 +16,7 @@ use crate::errno::{EADDRNOTAVAIL, ECONNREFUSED, of};
 
 /// What is attempted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub(crate) enum AttemptedStep {
     /// An identifier, or a socket, is made.
     Create,
     /// It gets an address.
@@ -39,16 +39,16 @@ pub(crate) enum Attempt {
 const ERRNOS: usize = 128;
 
 /// A call of the program's.
-pub(crate) struct Call {
+pub(crate) struct LoggedCall {
     name: &'static str,
-    attempt: Attempt,
-    said: Said<ERRNOS>,
+    attempt: AttemptedStep,
+    said: LoggedReasons<ERRNOS>,
 }
 
-impl Call {
+impl LoggedCall {
     /// A call of this name.
-    pub(crate) const fn new(name: &'static str, attempt: Attempt) -> Call {
-        Call { name, attempt, said: Said::none() }
+    pub(crate) const fn new(name: &'static str, attempt: AttemptedStep) -> LoggedCall {
+        LoggedCall { name, attempt, said: LoggedReasons::none() }
     }
 
     /// The result; if there is a reason, and it is wanted, that is said.
@@ -69,8 +69,8 @@ impl Call {
 const ENETUNREACH: Errno = of(libc::ENETUNREACH);
 
 /// What an errno means; `None`: nothing went wrong, or an event says it.
-fn reason(attempt: Attempt, errno: Errno) -> Option<&'static str> {
-    use Attempt::*;
+fn reason(attempt: AttemptedStep, errno: Errno) -> Option<&'static str> {
+    use AttemptedStep::*;
     Some(match (attempt, errno) {
         (_, Errno::EAGAIN) => return None,
         (_, errno) if errno == of(libc::EINPROGRESS) || errno == of(libc::EINTR) => return None,
@@ -150,7 +150,7 @@ fn of_event(event: u32, status: i32) -> Option<&'static str> {
 /// # Safety
 /// `id` is live.
 pub(crate) unsafe fn failed(id: *mut rdma_cm_id, event: u32, status: i32) {
-    static SAID: Said<2048> = Said::none();
+    static SAID: LoggedReasons<2048> = LoggedReasons::none();
     let Some(reason) = of_event(event, status) else { return };
     if !SAID.first(event as usize * 128 + status.unsigned_abs() as usize % 128) {
         return;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_no_failure_has_no_reason() {
-        for attempt in [Attempt::Connect, Attempt::Accept, Attempt::Resolve] {
+        for attempt in [AttemptedStep::Connect, AttemptedStep::Accept, AttemptedStep::Resolve] {
             for number in [libc::EAGAIN, libc::EINPROGRESS, libc::EINTR] {
                 assert_eq!(reason(attempt, of(number)), None);
             }
@@ -184,14 +184,19 @@ mod tests {
         assert_eq!(of_event(RDMA_CM_EVENT_REJECTED, 0), None);
         assert_eq!(of_event(RDMA_CM_EVENT_ESTABLISHED, 0), None);
         // Said by its event, with the peer.
-        assert_eq!(reason(Attempt::Connect, ECONNREFUSED), None);
+        assert_eq!(reason(AttemptedStep::Connect, ECONNREFUSED), None);
         assert!(of_event(RDMA_CM_EVENT_REJECTED, 8).is_some());
     }
 
     #[test]
     fn the_same_errno_means_different_things_to_different_calls() {
         let of = |attempt| reason(attempt, Errno::EINVAL);
-        let all = [Attempt::Create, Attempt::Bind, Attempt::Listen, Attempt::Resolve];
+        let all = [
+            AttemptedStep::Create,
+            AttemptedStep::Bind,
+            AttemptedStep::Listen,
+            AttemptedStep::Resolve,
+        ];
         let mut reasons: Vec<_> = all.into_iter().filter_map(of).collect();
         reasons.dedup();
         assert_eq!(reasons.len(), all.len());

@@ -14,10 +14,10 @@ use omniverb_terms::{Errno, Gid};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::errno::outcome;
-use crate::event_queue::What;
-use crate::id_state::{IdShell, Resolved, attach};
-use crate::refusal_log::{Attempt, Call};
-use crate::route::{Path, set_path};
+use crate::event_queue::EventSource;
+use crate::id_state::{IdShell, ResolutionState, attach};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
+use crate::route::{PathRecord, set_path};
 use crate::{c_sockaddr, daemon_calls, device, event, id_registry};
 
 /// What the daemon said of an identifier's own address becomes visible. A loopback address is no
@@ -65,7 +65,7 @@ pub(crate) unsafe fn bind(id: *mut rdma_cm_id, address: *const sockaddr) -> Resu
 /// `id` is live, `address` null or as long as its family says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_bind_addr(id: *mut rdma_cm_id, address: *const sockaddr) -> c_int {
-    static CALL: Call = Call::new("rdma_bind_addr", Attempt::Bind);
+    static CALL: LoggedCall = LoggedCall::new("rdma_bind_addr", AttemptedStep::Bind);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { bind(id, address) }))
 }
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn ov_rdma_bind_addr(id: *mut rdma_cm_id, address: *const 
 /// `id` is live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    static CALL: Call = Call::new("rdma_listen", Attempt::Listen);
+    static CALL: LoggedCall = LoggedCall::new("rdma_listen", AttemptedStep::Listen);
     let backlog = u32::try_from(backlog).unwrap_or(0);
     // SAFETY: the caller's promise.
     let listening = unsafe {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn ov_rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> 
         let answer =
             shell.handle().and_then(|id| daemon_calls::ask(&ListenCmId { id, backlog }.into()));
         answer.and_then(|answer| {
-            id_registry::listens(shell.token);
+            id_registry::mark_listening(shell.token);
             bound(id, answer)
         })
     };
@@ -166,14 +166,14 @@ pub(crate) unsafe fn resolve_address(
                 show(id, &resolved);
                 let mut state = shell.state();
                 state.is_bound = true;
-                state.resolved = Resolved::Address(resolved);
-                What::Own { event: RDMA_CM_EVENT_ADDR_RESOLVED, status: 0 }
+                state.resolved = ResolutionState::Address(resolved);
+                EventSource::Own { event: RDMA_CM_EVENT_ADDR_RESOLVED, status: 0 }
             }
             Ok(_) => return Err(Errno::EPROTO),
             // There is a way, but not by this device.
             Err(Errno::ENODEV) => {
                 let status = -Errno::ENODEV.raw();
-                What::Own { event: RDMA_CM_EVENT_ADDR_ERROR, status }
+                EventSource::Own { event: RDMA_CM_EVENT_ADDR_ERROR, status }
             }
             Err(errno) => return Err(errno),
         };
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn ov_rdma_resolve_addr(
     destination: *const sockaddr,
     _timeout: c_int,
 ) -> c_int {
-    static CALL: Call = Call::new("rdma_resolve_addr", Attempt::Resolve);
+    static CALL: LoggedCall = LoggedCall::new("rdma_resolve_addr", AttemptedStep::Resolve);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { resolve_address(id, source, destination) }))
 }
@@ -220,10 +220,12 @@ pub(crate) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
         let shell = IdShell::of(id);
         let (resolved, tos) = {
             let state = shell.state();
-            let Resolved::Address(resolved) = state.resolved else { return Err(Errno::EINVAL) };
+            let ResolutionState::Address(resolved) = state.resolved else {
+                return Err(Errno::EINVAL);
+            };
             (resolved, state.options.tos)
         };
-        let path = Path {
+        let path = PathRecord {
             sgid: resolved.sgid,
             dgid: resolved.dgid,
             mtu: resolved.path_mtu,
@@ -232,8 +234,8 @@ pub(crate) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
             traffic_class: if tos == 0 { resolved.traffic_class } else { tos },
         };
         set_path(id, &path)?;
-        shell.state().resolved = Resolved::Route;
-        let what = What::Own { event: RDMA_CM_EVENT_ROUTE_RESOLVED, status: 0 };
+        shell.state().resolved = ResolutionState::Route;
+        let what = EventSource::Own { event: RDMA_CM_EVENT_ROUTE_RESOLVED, status: 0 };
         id_registry::push(shell.token, what);
         event::complete(id)
     }
@@ -245,7 +247,7 @@ pub(crate) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// `id` is live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
-    static CALL: Call = Call::new("rdma_resolve_route", Attempt::Resolve);
+    static CALL: LoggedCall = LoggedCall::new("rdma_resolve_route", AttemptedStep::Resolve);
     // SAFETY: the caller's promise.
     outcome(CALL.explain(unsafe { resolve_route(id) }))
 }

@@ -8,10 +8,10 @@ use core::ffi::{c_char, c_int};
 use omniverb_abi::{RAI_DNS, RAI_SA, RDMA_CM_EVENT_ADDRINFO_RESOLVED, rdma_addrinfo, rdma_cm_id};
 use omniverb_terms::Errno;
 
-use crate::addrinfo::{self, Failure};
+use crate::addrinfo::{self, AddrinfoError};
 use crate::errno::{last, outcome};
-use crate::event_queue::What;
-use crate::id_state::{IdShell, Names};
+use crate::event_queue::EventSource;
+use crate::id_state::{AddrinfoState, IdShell};
 use crate::{event, id_registry};
 
 /// The errno that says what a number of the C library's `getaddrinfo` does.
@@ -39,29 +39,29 @@ unsafe fn resolve(
     let (shell, flags) = unsafe { (IdShell::of(id), hints.as_ref().map_or(0, |h| h.ai_flags)) };
     {
         let mut state = shell.state();
-        if !matches!(state.names, Names::Nothing) {
+        if !matches!(state.names, AddrinfoState::Nothing) {
             return Err(Errno::EBUSY);
         }
-        state.names = Names::UnderWay;
+        state.names = AddrinfoState::UnderWay;
     }
     let fits = flags & RAI_SA == 0 || flags & RAI_DNS == 0 && node.is_null();
     let found = match fits {
         // SAFETY: the caller's promise.
         true => unsafe { addrinfo::found(node, service, hints) },
-        false => Err(Failure::Errno(Errno::EOPNOTSUPP)),
+        false => Err(AddrinfoError::Errno(Errno::EOPNOTSUPP)),
     };
     let found = found.map_err(|failure| match failure {
-        Failure::Errno(errno) => errno,
-        Failure::Name(number) => errno_of(number),
+        AddrinfoError::Errno(errno) => errno,
+        AddrinfoError::Name(number) => errno_of(number),
     });
     match found {
-        Ok(found) => shell.state().names = Names::Found(found),
+        Ok(found) => shell.state().names = AddrinfoState::Found(found),
         Err(errno) => {
-            shell.state().names = Names::Nothing;
+            shell.state().names = AddrinfoState::Nothing;
             return Err(errno);
         }
     }
-    let what = What::Own { event: RDMA_CM_EVENT_ADDRINFO_RESOLVED, status: 0 };
+    let what = EventSource::Own { event: RDMA_CM_EVENT_ADDRINFO_RESOLVED, status: 0 };
     id_registry::push(shell.token, what);
     // SAFETY: the caller's promise.
     unsafe { event::complete(id) }
@@ -100,8 +100,8 @@ pub unsafe extern "C" fn ov_rdma_query_addrinfo(
     }
     // SAFETY: the caller's promise.
     let mut state = unsafe { IdShell::of(id) }.state();
-    match core::mem::replace(&mut state.names, Names::Nothing) {
-        Names::Found(found) => {
+    match core::mem::replace(&mut state.names, AddrinfoState::Nothing) {
+        AddrinfoState::Found(found) => {
             // SAFETY: the caller's promise.
             unsafe { out.write(found.into_c()) };
             0

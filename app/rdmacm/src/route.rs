@@ -41,7 +41,7 @@ fn label_and_limit(label: u32, limit: u8) -> u32 {
 
 /// What programs see of a path.
 #[derive(Clone, Copy)]
-pub(crate) struct Path {
+pub(crate) struct PathRecord {
     pub(crate) sgid: Gid,
     pub(crate) dgid: Gid,
     pub(crate) mtu: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Path {
 ///
 /// # Safety
 /// `id` is live.
-pub(crate) unsafe fn set_path(id: *mut rdma_cm_id, path: &Path) -> Result<(), Errno> {
+pub(crate) unsafe fn set_path(id: *mut rdma_cm_id, path: &PathRecord) -> Result<(), Errno> {
     // SAFETY: calloc has no preconditions.
     let record: *mut ibv_sa_path_rec =
         unsafe { libc::calloc(1, size_of::<ibv_sa_path_rec>()) }.cast();

@@ -8,7 +8,7 @@
 use crate::journal::{Journal, Level};
 use omniverb_sys::clock;
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
     /// Users and groups.
-    pub people: People,
+    pub people: UsersAndGroups,
     /// Paths of cgroups: a process in one of them or below.
     pub cgroups: Vec<String>,
 }

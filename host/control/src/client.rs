@@ -8,9 +8,9 @@ use crate::window_allocator::Piece;
 use crate::window_piece_loans::Loans;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
-use omniverb_sys::deferred_close::Bin;
+use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use omniverb_sys::{Access, Mapping, seqpacket};
 use omniverb_tenancy::{Channel, Pace, VnicId};
 use omniverb_terms::{Errno, Qpn};
@@ -119,7 +119,7 @@ impl Client {
         peer: Peer,
         hold: Result<Hold, Errno>,
         source: Source,
-        (bin, queued): (&Bin, Queued),
+        (bin, queued): (&CloseQueue, Queued),
     ) -> Client {
         Client {
             calls,
@@ -337,7 +337,11 @@ impl Client {
     }
 
     /// The next message of it; `None`: it has not said hello, so it has no such socket.
-    pub(crate) fn receive(&self, channel: Channel, bytes: &mut [u8]) -> Option<io::Result<Plain>> {
+    pub(crate) fn receive(
+        &self,
+        channel: Channel,
+        bytes: &mut [u8],
+    ) -> Option<io::Result<PlainMessage>> {
         let from: BorrowedFd<'_> = match channel {
             Channel::Calls => self.calls.as_fd(),
             Channel::Events => self.events.as_ref()?.as_fd(),

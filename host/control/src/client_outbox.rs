@@ -6,7 +6,7 @@
 use crate::live_count::{Bytes, CountedBytes, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
-use omniverb_sys::deferred_close::Bin;
+use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::{memfd, seqpacket};
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -93,13 +93,13 @@ pub(crate) struct Outbox {
     bytes: Bytes,
     bytes_of_all: Bytes,
     /// Takes large files whose last descriptor may be ours.
-    bin: Option<Bin>,
+    bin: Option<CloseQueue>,
 }
 
 impl Outbox {
     /// An outbox whose descriptors count in `of_all`, too, and its messages' bytes in
     /// `bytes_of_all`.
-    pub(crate) fn new(bin: Bin, of_all: Arc<Tally>, bytes_of_all: Bytes) -> Outbox {
+    pub(crate) fn new(bin: CloseQueue, of_all: Arc<Tally>, bytes_of_all: Bytes) -> Outbox {
         let mut outbox = Outbox::default();
         (outbox.of_all, outbox.bytes_of_all, outbox.bin) = (of_all, bytes_of_all, Some(bin));
         outbox
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn waiting_descriptors_count_until_sent_or_dropped() {
         let (of_all, bytes) = (Arc::new(Tally::default()), Bytes::default());
-        let bin = Bin::new().unwrap();
+        let bin = CloseQueue::new().unwrap();
         let mut boxes = [(); 2].map(|()| Outbox::new(bin.clone(), of_all.clone(), bytes.clone()));
         let pairs = [(); 2].map(|()| seqpacket::pair().unwrap());
         let parcels: Vec<Parcel> =
@@ -238,7 +238,8 @@ mod tests {
         let (ours, theirs) = &pairs[0];
         while !one.is_empty() {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
-            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
+                .unwrap();
             one.flush(ours.as_fd());
         }
         assert_eq!((one.descriptors.count(), of_all.count(), bytes.count()), (0, 0, 0));
@@ -264,7 +265,8 @@ mod tests {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for expected in 0..pushed {
             let (length, _) =
-                seqpacket::receive(theirs.as_fd(), &mut buffer, seqpacket::Mode::Blocking).unwrap();
+                seqpacket::receive(theirs.as_fd(), &mut buffer, seqpacket::BlockingMode::Blocking)
+                    .unwrap();
             let (tag, found) = omniverb_session::decode(&buffer[..length]).unwrap();
             assert_eq!((tag, found), (expected, message(expected)));
             outbox.flush(ours.as_fd());

@@ -16,7 +16,7 @@ use omniverb_fairness::{Holder, Holders};
 use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::epoll::Interest;
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use omniverb_tenancy::{Channel, Pace, SessionId, VnicId};
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
@@ -291,10 +291,10 @@ impl Clients {
         let client = self.all.get(&id).filter(|_| !parting)?;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         match client.receive(channel, &mut bytes)? {
-            Ok(Plain::Message(0)) => self.part(id, "closed its connection"),
-            Ok(Plain::Message(length)) => return Some((bytes, length)),
+            Ok(PlainMessage::Message(0)) => self.part(id, "closed its connection"),
+            Ok(PlainMessage::Message(length)) => return Some((bytes, length)),
             // Clients send no descriptors. They stay in the socket; another thread closes it.
-            Ok(Plain::Descriptors) => self.part(id, "sent descriptors"),
+            Ok(PlainMessage::Descriptors) => self.part(id, "sent descriptors"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 self.part(id, "broke its connection");

@@ -9,7 +9,7 @@ use crate::shared_memory::{Memory, Shared};
 use limit_groups::LimitGroups;
 pub(crate) use limit_groups::SharedLimits;
 use omniverb_engine::{
-    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
+    Attach, Command, Denial, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
     Recipient as Addressed, Seat, Settings, UnderlayRelay, recorder,
 };
 use omniverb_fairness::Holder;
@@ -17,10 +17,10 @@ use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
 use omniverb_sys::clock;
-use omniverb_sys::thread_watchdog::Pulses;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::thread_watchdog::ThreadPulses;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd, VnicPlace};
-use omniverb_terms::{Errno, Operations, Qpn, Rkey, Underlay, VnicId};
+use omniverb_terms::{Errno, Operations, Qpn, Rkey, UnderlayRoute, VnicId};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,9 +48,9 @@ pub(crate) enum Event {
     /// An answer to a question under way came to a vNIC.
     Answered { number: ProbeId, at: VnicId, from: IpAddr, features: Option<u32> },
     /// A management datagram for QP 1 came.
-    Management { vnic: VnicId, source: Qpn, underlay: Underlay, datagram: Vec<u8> },
+    Management { vnic: VnicId, source: Qpn, underlay: UnderlayRoute, datagram: Vec<u8> },
     /// A datagram came from a sender that its QP has no link for.
-    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
+    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: UnderlayRoute },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// Pages that stay where they are were granted for a link, and the engine cannot map them.
@@ -76,11 +76,11 @@ pub(crate) struct Packets {
     groups: LimitGroups,
     /// Started for the first vNIC that needs it.
     relay: Option<UnderlayRelay>,
-    pulses: Pulses,
+    pulses: ThreadPulses,
 }
 
 impl Packets {
-    pub(crate) fn start(pulses: &Pulses, kept_bytes: usize) -> io::Result<Packets> {
+    pub(crate) fn start(pulses: &ThreadPulses, kept_bytes: usize) -> io::Result<Packets> {
         let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
         let engine = Engine::start(&settings)?;
         let groups = LimitGroups::default();
@@ -103,7 +103,7 @@ impl Packets {
     }
 
     /// Serves a vNIC of this holder by these sockets. `services`: its queue pair 1 in packets.
-    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>, holder: &Holder, services: Qpn) {
+    pub(crate) fn open(&self, vnic: VnicId, port: Arc<UdpPort>, holder: &Holder, services: Qpn) {
         self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into(), services });
     }
 
@@ -241,8 +241,8 @@ impl Packets {
         let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
         // What touched no whole page says nothing of the rest of the region.
         let denied = match errno {
-            Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
-            _ => Denied::ForGood,
+            Errno::EAGAIN | Errno::ERANGE => Denial::ForNow,
+            _ => Denial::ForGood,
         };
         self.engine.send(Command::Deny { vnic, qpn, peer_qpn, key, denied });
     }
@@ -256,7 +256,7 @@ impl Packets {
     pub(crate) fn manage(
         &self,
         vnic: VnicId,
-        (underlay, services): (Underlay, Qpn),
+        (underlay, services): (UnderlayRoute, Qpn),
         datagram: Box<[u8]>,
         to: Recipient,
     ) {
@@ -328,7 +328,7 @@ pub(crate) struct Recorder(recorder::Recorder);
 
 impl Recorder {
     /// `bytes`: what all captures together may keep until it is written.
-    pub(crate) fn start(pulses: &Pulses, bytes: usize) -> io::Result<Recorder> {
+    pub(crate) fn start(pulses: &ThreadPulses, bytes: usize) -> io::Result<Recorder> {
         Ok(Recorder(recorder::Recorder::start(pulses.minor("recorder"), bytes)?))
     }
 

@@ -6,7 +6,7 @@
 
 use crate::window_allocator::PieceRange;
 use omniverb_sys::Extent;
-use omniverb_sys::deferred_close::Bin;
+use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::extent::FileId;
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ struct ForeignWindow {
     /// Where in the guest's device it begins.
     at: u64,
     /// Where the file goes in the end.
-    bin: Bin,
+    bin: CloseQueue,
 }
 
 impl ForeignWindows {
@@ -36,7 +36,12 @@ impl ForeignWindows {
     ///
     /// # Errors
     /// The kernel's error about the file.
-    pub(crate) fn add(&mut self, place: PieceRange, file: OwnedFd, bin: Bin) -> io::Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        place: PieceRange,
+        file: OwnedFd,
+        bin: CloseQueue,
+    ) -> io::Result<()> {
         let id = Extent::new(&file, 0, 0).file_id()?;
         self.0.insert(place.number, ForeignWindow { file, id, at: place.at, bin });
         Ok(())

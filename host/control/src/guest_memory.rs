@@ -7,8 +7,8 @@
 //! file.
 
 use crate::engine::Row;
-use omniverb_session::pinned_pages::{Layout, Refused, Run};
-use omniverb_sys::deferred_close::Bin;
+use omniverb_session::pinned_pages::{InvalidRuns, Layout, Run};
+use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::{Extent, clock};
 use omniverb_tenancy::{FileId, VnicId};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub(crate) struct Ram {
     file: Arc<OwnedFd>,
     layout: Layout,
     /// Where the file goes in the end.
-    bin: Bin,
+    bin: CloseQueue,
 }
 
 impl Ram {
@@ -44,7 +44,7 @@ impl Ram {
     }
 
     /// Of a file that was [checked](Self::check).
-    pub(crate) fn new(file: OwnedFd, layout: Layout, bin: Bin) -> Ram {
+    pub(crate) fn new(file: OwnedFd, layout: Layout, bin: CloseQueue) -> Ram {
         Ram { file: Arc::new(file), layout, bin }
     }
 
@@ -54,7 +54,7 @@ impl Ram {
     }
 
     /// These pages, so many bytes.
-    pub(crate) fn row(self: &Arc<Ram>, runs: &[Run], bytes: u64) -> Result<Row, Refused> {
+    pub(crate) fn row(self: &Arc<Ram>, runs: &[Run], bytes: u64) -> Result<Row, InvalidRuns> {
         let parts = self.layout.places(runs, bytes)?.into_iter();
         let parts = parts.map(|part| Extent::new(self.file.clone(), part.offset, part.length));
         Ok(Row { parts: parts.collect(), keep: Some(self.clone()) })
@@ -139,10 +139,10 @@ mod tests {
     #[test]
     fn a_pin_ends_with_its_last_holder() {
         let file = memfd::create("memory", 0x8000).unwrap();
-        let ram = Arc::new(Ram::new(file, LAYOUT, Bin::new().unwrap()));
+        let ram = Arc::new(Ram::new(file, LAYOUT, CloseQueue::new().unwrap()));
         let row = ram.row(&[run(0x10, 1), run(1, 1)], 0x2000).unwrap();
         assert_eq!(row.parts.iter().map(|p| p.offset).collect::<Vec<_>>(), [0x4000, 0x1000]);
-        assert_eq!(ram.row(&[run(4, 1)], 0x1000).unwrap_err(), Refused::Outside);
+        assert_eq!(ram.row(&[run(4, 1)], 0x1000).unwrap_err(), InvalidRuns::Outside);
         let mut pins = Pins::default();
         let (vnic, other) = (VnicId(1), VnicId(2));
         pins.add((9, 77), vnic, row);

@@ -4,7 +4,7 @@
 //! would have been heard, that it was not says nothing: the question is asked again, a few times,
 //! and then counts as unheard.
 
-use omniverb_sys::thread_watchdog::{Mark, Pulses};
+use omniverb_sys::thread_watchdog::{PulseSnapshot, ThreadPulses};
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ pub(crate) struct Probe {
     rounds: u32,
     lost: Vec<(VnicId, u32)>,
     /// Progress of the hearing threads at the last try; `None`: they have gone on since.
-    heard: Option<Mark>,
+    heard: Option<PulseSnapshot>,
     /// When something is due for it.
     due: u64,
 }
@@ -64,7 +64,7 @@ impl Probe {
 /// All probes under way.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    pulses: Pulses,
+    pulses: ThreadPulses,
     under_way: BTreeMap<ProbeId, Probe>,
     /// The same, by when something is due. Those that were given up are in here no more.
     deadlines: BTreeSet<(u64, ProbeId)>,
@@ -82,7 +82,7 @@ pub(crate) enum Due {
 
 impl Probes {
     /// `pulses`: of the threads that answers come through.
-    pub(crate) fn new(pulses: Pulses) -> Probes {
+    pub(crate) fn new(pulses: ThreadPulses) -> Probes {
         Probes { pulses, ..Probes::default() }
     }
 
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn silence_while_we_stood_still_is_no_answer() {
         let vnic = VnicId(1);
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let engine = pulses.vital("engine");
         let mut probes = Probes::new(pulses);
         let start = |probes: &mut Probes| {

@@ -8,9 +8,9 @@ use crate::helper_queue::{Enclosed, HelperQueue, PendingRequest, Question, Subje
 use omniverb_fairness::{FairQueue, Holder};
 use omniverb_netns::{Answer, ContainerFacts, Enters, Found, Kind, STARTER, receive, request};
 use omniverb_sys::eventfd::readable;
-use omniverb_sys::helper_process::{Helper, Helpers};
-use omniverb_sys::netns::Identity;
-use omniverb_sys::thread_watchdog::Pulse;
+use omniverb_sys::helper_process::{Helper, HelperStart};
+use omniverb_sys::netns::NetnsIdentity;
+use omniverb_sys::thread_watchdog::ThreadPulse;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,9 +29,9 @@ pub(crate) enum FromHelper {
     /// The helper had died, and there is another one.
     Restarted,
     /// A namespace has got an interface, or has changed; and its number that never comes back.
-    Appeared(Identity, Option<u64>, ContainerFacts),
+    Appeared(NetnsIdentity, Option<u64>, ContainerFacts),
     /// A namespace that had appeared is gone.
-    Vanished(Identity),
+    Vanished(NetnsIdentity),
 }
 
 /// The helper, and everything that is asked of it.
@@ -48,12 +48,12 @@ pub(crate) struct HelperRequests {
     news: VecDeque<FromHelper>,
     last: u64,
     /// Within a turn as long as it owes an answer; each answer begins another.
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 impl HelperRequests {
     /// Starts the helper and waits until it serves.
-    pub(crate) fn start(helpers: &Helpers, pulse: Pulse) -> io::Result<HelperRequests> {
+    pub(crate) fn start(helpers: &HelperStart, pulse: ThreadPulse) -> io::Result<HelperRequests> {
         let helper = helpers.start(STARTER, omniverb_netns::serve)?;
         if !readable(helper.socket(), Some(START))? {
             return Err(io::ErrorKind::TimedOut.into());

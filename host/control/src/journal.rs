@@ -5,7 +5,7 @@
 
 use omniverb_session::printable;
 use omniverb_sys::clock;
-use omniverb_sys::log_rate_limit::Lines;
+use omniverb_sys::log_rate_limit::LogBudget;
 use std::fmt::Display;
 use std::io::Write;
 
@@ -38,16 +38,21 @@ pub struct Journal {
     /// Less important events are not logged.
     level: Level,
     form: Form,
-    lines: Lines,
+    lines: LogBudget,
     /// The same of errors: no flood of warnings hides one.
-    errors: Lines,
+    errors: LogBudget,
 }
 
 impl Journal {
     /// Logs events that are at least as important as `level`.
     #[must_use]
     pub fn new(level: Level, form: Form) -> Journal {
-        Journal { level, form, lines: Lines::new(clock::now()), errors: Lines::new(clock::now()) }
+        Journal {
+            level,
+            form,
+            lines: LogBudget::new(clock::now()),
+            errors: LogBudget::new(clock::now()),
+        }
     }
 
     /// Another one like this, for another thread.

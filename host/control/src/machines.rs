@@ -13,7 +13,7 @@ use crate::vnic_references::Hold;
 use crate::window_allocator::Pieces;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId, VnicAddress, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ pub(crate) struct Record {
     pub(crate) machine_socket: OwnedFd,
     pub(crate) proxy: Peer,
     /// Its UDP port 4791, if its agent has it.
-    pub(crate) port: Option<Arc<Port>>,
+    pub(crate) port: Option<Arc<UdpPort>>,
     /// Which boot of its guest it is in.
     pub(crate) boots: BootId,
     /// Its memory, if its supervisor sent it.

@@ -17,7 +17,7 @@ use omniverb_ring::shared_atomics::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::operator::AttachPair;
 use omniverb_session::pair_window::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
-use omniverb_sys::deferred_close::Bin;
+use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent as Pages, random};
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId};
@@ -76,7 +76,7 @@ impl Pair {
         window: OwnedFd,
         (data, at): (Extent, u64),
         ledger: Ledger,
-        bin: Bin,
+        bin: CloseQueue,
     ) -> io::Result<Pair> {
         let pieces = Pieces::made_fresh(window, data, ledger.clone(), bin, count_anew)?;
         let (bytes, used) = pieces.sizes();

@@ -4,7 +4,7 @@
 
 use crate::wakeup::{Entrance, Wakeup};
 use omniverb_sys::epoll::Interest;
-use omniverb_sys::thread_watchdog::Pulse;
+use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::{Poller, clock};
 use omniverb_tenancy::{SessionId, VnicId};
 use std::collections::BTreeSet;
@@ -40,13 +40,13 @@ pub(crate) enum Timer {
 pub(crate) struct Reactor {
     poller: Poller,
     timers: BTreeSet<(u64, Timer)>,
-    pulse: Pulse,
+    pulse: ThreadPulse,
     /// Tokens of the last wait.
     tokens: Vec<u64>,
 }
 
 impl Reactor {
-    pub(crate) fn new(pulse: Pulse) -> io::Result<Reactor> {
+    pub(crate) fn new(pulse: ThreadPulse) -> io::Result<Reactor> {
         let (poller, timers) = (Poller::new()?, BTreeSet::new());
         Ok(Reactor { poller, timers, pulse, tokens: Vec::new() })
     }

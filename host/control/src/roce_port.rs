@@ -1,8 +1,8 @@
 //! Tracks the sockets of a vNIC's UDP port 4791, and the links that wait for them.
 
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::EngineEnd;
-use omniverb_terms::{Operations, Qpn, Underlay};
+use omniverb_terms::{Operations, Qpn, UnderlayRoute};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ enum State {
     /// The helper is at it, or will be again; it has found the port in use so many times.
     Asked(u32),
     /// There they are; the engine has them, too.
-    Open(Arc<Port>),
+    Open(Arc<UdpPort>),
     /// There were none to be had at that time.
     Failed(u64),
 }
@@ -56,27 +56,27 @@ pub(crate) enum PortUse {
 /// The kernel counts groups at an interface, whatever the address is that it is named by: that may
 /// be another one for two queue pairs, if the first one changed in between.
 #[derive(Debug, Default)]
-struct Groups(HashMap<(Qpn, Qpn), Underlay>);
+struct Groups(HashMap<(Qpn, Qpn), UnderlayRoute>);
 
 impl Groups {
     /// Whether no link is for this group at this interface.
-    fn is_new(&self, underlay: &Underlay) -> bool {
-        let place = |at: &Underlay| (at.remote, at.interface, at.key);
+    fn is_new(&self, underlay: &UnderlayRoute) -> bool {
+        let place = |at: &UnderlayRoute| (at.remote, at.interface, at.key);
         !self.0.values().any(|other| place(other) == place(underlay))
     }
 
     /// One more link. The group to be left in its stead, if there is one.
-    fn add(&mut self, link: (Qpn, Qpn), underlay: Underlay) -> Option<Underlay> {
+    fn add(&mut self, link: (Qpn, Qpn), underlay: UnderlayRoute) -> Option<UnderlayRoute> {
         self.0.insert(link, underlay).filter(|older| self.is_new(older))
     }
 
     /// One link less. The group to be left, if it was the last there.
-    fn remove(&mut self, link: &(Qpn, Qpn)) -> Option<Underlay> {
+    fn remove(&mut self, link: &(Qpn, Qpn)) -> Option<UnderlayRoute> {
         self.0.remove(link).filter(|underlay| self.is_new(underlay))
     }
 }
 
-fn leave_group(port: &Port, underlay: &Underlay) {
+fn leave_group(port: &UdpPort, underlay: &UnderlayRoute) {
     // An interface that is gone has taken it along.
     let _ = port.leave_group(underlay.remote, underlay.local, underlay.interface);
 }
@@ -125,7 +125,7 @@ impl VnicPort {
     }
 
     /// The sockets are open: the links that waited for them. `None` if none wants them any more.
-    pub(crate) fn opened(&mut self, port: Arc<Port>) -> Option<Vec<EngineEnd>> {
+    pub(crate) fn opened(&mut self, port: Arc<UdpPort>) -> Option<Vec<EngineEnd>> {
         self.settle(State::Open(port))
     }
 
@@ -144,7 +144,7 @@ impl VnicPort {
     }
 
     /// The vNIC needs them no more. What was open.
-    pub(crate) fn close(&mut self) -> Option<Arc<Port>> {
+    pub(crate) fn close(&mut self) -> Option<Arc<UdpPort>> {
         self.groups = Groups::default();
         match std::mem::take(&mut self.state) {
             State::Open(port) => Some(port),
@@ -153,7 +153,7 @@ impl VnicPort {
     }
 
     /// The sockets, if they are open.
-    pub(crate) fn open(&self) -> Option<&Port> {
+    pub(crate) fn open(&self) -> Option<&UdpPort> {
         match &self.state {
             State::Open(port) => Some(port),
             _ => None,
@@ -161,7 +161,7 @@ impl VnicPort {
     }
 
     /// The sockets, if they are open, to share with another owner.
-    pub(crate) fn shared(&self) -> Option<Arc<Port>> {
+    pub(crate) fn shared(&self) -> Option<Arc<UdpPort>> {
         match &self.state {
             State::Open(port) => Some(port.clone()),
             _ => None,
@@ -207,7 +207,7 @@ impl VnicPort {
     }
 
     /// A link is there by which a queue pair is attached to a group: the remote address.
-    pub(crate) fn join(&mut self, link: (Qpn, Qpn), underlay: Underlay) -> io::Result<()> {
+    pub(crate) fn join(&mut self, link: (Qpn, Qpn), underlay: UnderlayRoute) -> io::Result<()> {
         let State::Open(port) = &self.state else { return Err(io::ErrorKind::NotConnected.into()) };
         if underlay.key.is_some() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_group_is_left_with_its_last_link_at_an_interface() {
         let at = |local: [u8; 4], interface| {
-            Underlay::plain(local.into(), [239, 1, 2, 3].into(), interface)
+            UnderlayRoute::plain(local.into(), [239, 1, 2, 3].into(), interface)
         };
         let link = |number| (Qpn(number), Qpn::of_group(0));
         let mut groups = Groups::default();

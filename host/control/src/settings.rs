@@ -4,8 +4,8 @@ use crate::allowed_processes::Allow;
 use crate::memory_limits::Totals;
 use crate::objects::ObjectSet;
 use crate::watchdog::SignOfLife;
-use omniverb_sys::helper_process::Helpers;
-use omniverb_sys::thread_watchdog::Pulses;
+use omniverb_sys::helper_process::HelperStart;
+use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_tenancy::{FilePerExtent, Layout, Limits, Policies};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct Settings {
     /// After so long without a client the daemon ends; `None`: never.
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
-    pub helpers: Helpers,
+    pub helpers: HelperStart,
     /// How descriptors that clients send are treated.
     pub unwanted: Unwanted,
     /// How long an iteration of a thread's loop may last before it is logged; `None`: it is not
@@ -42,7 +42,7 @@ pub struct Settings {
     /// The signs of life for the service manager; `None`: it wants none.
     pub sign_of_life: Option<SignOfLife>,
     /// The threads that are looked at; more can be added.
-    pub pulses: Pulses,
+    pub pulses: ThreadPulses,
     /// Where the memory is that regions' pages are moved to.
     pub layout: fn() -> Box<dyn Layout>,
 }
@@ -59,11 +59,11 @@ impl Default for Settings {
             allow: None,
             has_audit: false,
             idle_exit: None,
-            helpers: Helpers::Threads,
+            helpers: HelperStart::Threads,
             unwanted: Unwanted::Refused,
             watchdog: Some(Duration::from_secs(5)),
             sign_of_life: None,
-            pulses: Pulses::default(),
+            pulses: ThreadPulses::default(),
             layout: || Box::<FilePerExtent>::default(),
         }
     }

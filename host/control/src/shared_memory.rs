@@ -217,14 +217,14 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::window_ledger::Ledger;
-    use omniverb_sys::deferred_close::Bin;
+    use omniverb_sys::deferred_close::CloseQueue;
 
     #[test]
     fn both_have_memory_if_it_is_of_one_window_or_of_none() {
         let window = || {
             let file = memfd::create("window", 0x4000).unwrap();
             let data = body::Extent { offset: 0, length: 0x4000 };
-            let bin = Bin::new().unwrap();
+            let bin = CloseQueue::new().unwrap();
             Source::Window(Pieces::new(file, data, Ledger::none(), bin).unwrap())
         };
         let (one, other) = (window(), window());

@@ -8,8 +8,8 @@ use crate::runtime_folder::RuntimeFolder;
 use crate::wakeup::Wakeup;
 use omniverb_broker::daemon_messages::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, serve};
-use omniverb_sys::deferred_close::Disposal;
-use omniverb_sys::helper_process::{Helper, Helpers};
+use omniverb_sys::deferred_close::DeferredClose;
+use omniverb_sys::helper_process::{Helper, HelperStart};
 use omniverb_sys::seqpacket;
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) const PER_TURN: usize = 64;
 /// The place where processes find it, and the helper.
 #[derive(Debug)]
 pub(crate) struct Broker {
-    helpers: Helpers,
+    helpers: HelperStart,
     place: RuntimeFolder,
     order: Vec<u8>,
     helper: Option<Helper>,
@@ -49,7 +49,7 @@ pub(crate) enum FromBroker {
 
 impl Broker {
     /// A broker at that place, without a helper so far. `order`: the helper's instructions.
-    pub(crate) fn new(helpers: Helpers, place: RuntimeFolder, order: Vec<u8>) -> Broker {
+    pub(crate) fn new(helpers: HelperStart, place: RuntimeFolder, order: Vec<u8>) -> Broker {
         let (ending, unheard) = (Vec::new(), VecDeque::new());
         Broker { helpers, place, order, helper: None, ending, unheard }
     }
@@ -77,7 +77,8 @@ impl Broker {
     pub(crate) fn hear(&self) -> Option<FromBroker> {
         let helper = self.helper.as_ref()?;
         let mut bytes = [0; BYTES];
-        match seqpacket::receive(helper.socket(), &mut bytes, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(helper.socket(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+        {
             Ok((length, files)) => match ToDaemon::decode(&bytes[..length]) {
                 Some(said) => Some(FromBroker::Said(said, files)),
                 None => Some(FromBroker::Died),
@@ -136,7 +137,7 @@ impl Broker {
     }
 
     /// Closes its socket. A connection that was not accepted may carry a message.
-    pub(crate) fn close(&mut self, disposal: &Disposal) {
+    pub(crate) fn close(&mut self, disposal: &DeferredClose) {
         self.place.close();
         self.helper = None;
         while let Some(left) = seqpacket::accept(self.place.listener().as_fd()).ok().flatten() {
@@ -151,7 +152,7 @@ mod tests {
     use crate::journal::Form;
     use crate::runtime_folder::Audience;
     use omniverb_broker::StartupParameters;
-    use omniverb_sys::thread_watchdog::Pulses;
+    use omniverb_sys::thread_watchdog::ThreadPulses;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::OwnedFd;
@@ -165,17 +166,20 @@ mod tests {
     impl Fixture {
         fn new(name: &str) -> Fixture {
             let folder = format!("omniverb-broker-{}-{name}", std::process::id());
-            let reactor = Reactor::new(Pulses::default().vital("test")).unwrap();
+            let reactor = Reactor::new(ThreadPulses::default().vital("test")).unwrap();
             let journal = Journal::new(Level::Error, Form::Words);
             Fixture { folder: std::env::temp_dir().join(folder), reactor, journal }
         }
 
         fn open(&self) -> Broker {
             let place = RuntimeFolder::take(&self.folder.join("socket"), Audience::Owner).unwrap();
-            let order =
-                StartupParameters { helpers: Helpers::Threads, allowed: None, light: Vec::new() };
+            let order = StartupParameters {
+                helpers: HelperStart::Threads,
+                allowed: None,
+                light: Vec::new(),
+            };
             let order = order.encode().unwrap();
-            let mut broker = Broker::new(Helpers::Threads, place, order);
+            let mut broker = Broker::new(HelperStart::Threads, place, order);
             broker.start(&self.reactor).unwrap();
             broker
         }
@@ -218,7 +222,7 @@ mod tests {
             .collect();
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+            let mut disposal = DeferredClose::new(HelperStart::Threads).unwrap();
             broker.close(&disposal);
             drop(broker);
             let _ = disposal.turn();
@@ -239,7 +243,8 @@ mod tests {
         }
         let client = seqpacket::connect(broker.place.path()).unwrap();
         seqpacket::send(client.as_fd(), b"nonsense", &[]).unwrap();
-        let heard = seqpacket::receive(client.as_fd(), &mut [0; 8], seqpacket::Mode::Blocking);
+        let heard =
+            seqpacket::receive(client.as_fd(), &mut [0; 8], seqpacket::BlockingMode::Blocking);
         assert!(heard.is_err() || heard.is_ok_and(|(bytes, _)| bytes == 0), "it is parted with");
     }
 }

@@ -13,8 +13,8 @@ use crate::vnic_references::{Hold, UnusedVnics, WeakHold};
 use crate::vnic_registry::{News, Registry};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
-use omniverb_sys::local_addresses::{self, Scope};
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::local_addresses::{self, AddressScope};
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{Reach, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -43,7 +43,7 @@ struct Served {
 struct PspPort {
     port: VnicPort,
     /// The vNIC's other port, which is not used before it is known what becomes of this one.
-    before: Option<Arc<Port>>,
+    before: Option<Arc<UdpPort>>,
     /// Addresses that get nothing, since they do not encrypt.
     refused: BTreeMap<IpAddr, Refusal>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Vnics {
     /// vNICs whose last holder has gone.
     left: UnusedVnics,
     /// Sockets that were closed: there as long as a packet thread has not let go of them.
-    closed: Vec<Weak<Port>>,
+    closed: Vec<Weak<UdpPort>>,
     /// vNICs whose sockets could not be opened and were logged.
     warned: BTreeSet<VnicId>,
 }
@@ -76,7 +76,7 @@ impl Vnics {
     }
 
     /// These sockets are closed, when a packet thread has heard of it.
-    pub(crate) fn let_go(&mut self, port: &Arc<Port>) {
+    pub(crate) fn let_go(&mut self, port: &Arc<UdpPort>) {
         self.closed.retain(|port| port.strong_count() > 0);
         self.closed.push(Arc::downgrade(port));
     }
@@ -189,19 +189,19 @@ impl Vnics {
     }
 
     /// Keeps a vNIC's port until it is known what becomes of its port of PSP.
-    pub(crate) fn keep_port(&mut self, vnic: VnicId, port: Arc<Port>) {
+    pub(crate) fn keep_port(&mut self, vnic: VnicId, port: Arc<UdpPort>) {
         if let Some(served) = self.served.get_mut(&vnic) {
             served.psp.before = Some(port);
         }
     }
 
     /// The port that was kept.
-    pub(crate) fn take_kept_port(&mut self, vnic: VnicId) -> Option<Arc<Port>> {
+    pub(crate) fn take_kept_port(&mut self, vnic: VnicId) -> Option<Arc<UdpPort>> {
         self.served.get_mut(&vnic)?.psp.before.take()
     }
 
     /// A vNIC needs its port of PSP no more. What was open.
-    pub(crate) fn close_psp(&mut self, vnic: VnicId) -> Option<Arc<Port>> {
+    pub(crate) fn close_psp(&mut self, vnic: VnicId) -> Option<Arc<UdpPort>> {
         let psp = std::mem::take(&mut self.served.get_mut(&vnic)?.psp);
         let PspPort { mut port, .. } = psp;
         port.close()
@@ -318,9 +318,9 @@ pub(crate) fn usable(list: &[local_addresses::Address], overhead: u32) -> Vec<Vn
 
 fn convert(address: &local_addresses::Address) -> Option<VnicAddress> {
     let reach = match address.scope {
-        Scope::Global => Reach::Global,
-        Scope::Link => Reach::Link,
-        Scope::Host => Reach::Host,
+        AddressScope::Global => Reach::Global,
+        AddressScope::Link => Reach::Link,
+        AddressScope::Host => Reach::Host,
     };
     let (ip, interface, is_loopback) = (address.ip, address.interface, address.is_loopback);
     address.is_up.then_some(VnicAddress { ip, interface, reach, is_loopback, mtu: address.mtu })

@@ -9,7 +9,9 @@
 
 use crate::journal::{Journal, Level};
 use omniverb_sys::heap_trim::Trimmer;
-use omniverb_sys::thread_watchdog::{News, Pulses, Rank, Stuck, Watch};
+use omniverb_sys::thread_watchdog::{
+    StuckThread, ThreadPulses, ThreadRank, ThreadWatchdog, WatchdogEvent,
+};
 use omniverb_sys::{clock, lock};
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -33,7 +35,7 @@ pub struct SignOfLife {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PulseState {
     /// Threads that have not answered for too long now.
-    pub(crate) stuck: Vec<Stuck>,
+    pub(crate) stuck: Vec<StuckThread>,
     /// How often one was stuck, so far.
     pub(crate) total: u64,
 }
@@ -49,7 +51,7 @@ impl Watchdog {
     /// Starts the thread. Without `patience` no thread is watched, and signs of life are given all
     /// the time.
     pub(crate) fn start(
-        pulses: &Pulses,
+        pulses: &ThreadPulses,
         patience: Option<Duration>,
         sign: Option<SignOfLife>,
         journal: Journal,
@@ -60,7 +62,8 @@ impl Watchdog {
         let wanted = [patience.map(|patience| patience / 2), sign.map(|sign| sign.every)];
         let every = wanted.into_iter().flatten().fold(LOOK_EVERY, Duration::min).max(LOOK_AT_MOST);
         let step = 2 * nanoseconds(every);
-        let watch = patience.map(|time| Watch::new(pulses.clone(), nanoseconds(time), step));
+        let watch =
+            patience.map(|time| ThreadWatchdog::new(pulses.clone(), nanoseconds(time), step));
         let trimmer = Trimmer::default();
         let mut dog = Dog { watch, sign, signed: None, seen, journal, trimmer, trims: 0 };
         // The thread is not joined: it may be blocked in the log.
@@ -82,7 +85,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 struct Dog {
-    watch: Option<Watch>,
+    watch: Option<ThreadWatchdog>,
     sign: Option<SignOfLife>,
     /// When the last sign of life was given.
     signed: Option<u64>,
@@ -100,24 +103,25 @@ impl Dog {
             self.trimmer.look();
         }
         let news = self.watch.as_mut().map(|watch| watch.look(now)).unwrap_or_default();
-        let stuck = self.watch.as_ref().map(Watch::stuck).unwrap_or_default();
-        if !stuck.iter().any(|stuck| stuck.rank == Rank::Vital) {
+        let stuck = self.watch.as_ref().map(ThreadWatchdog::stuck).unwrap_or_default();
+        if !stuck.iter().any(|stuck| stuck.rank == ThreadRank::Vital) {
             self.give_sign(now, every);
         }
         {
             let mut seen = lock(&self.seen);
             seen.stuck = stuck;
-            seen.total += news.iter().filter(|news| matches!(news, News::Stuck(_))).count() as u64;
+            seen.total +=
+                news.iter().filter(|news| matches!(news, WatchdogEvent::Stuck(_))).count() as u64;
         }
         // Last, because it may wait.
         for news in news {
-            let seconds = |stuck: &Stuck| stuck.time as f64 / 1e9;
+            let seconds = |stuck: &StuckThread| stuck.time as f64 / 1e9;
             match &news {
-                News::Stuck(stall) => self.journal.log(
+                WatchdogEvent::Stuck(stall) => self.journal.log(
                     Level::Error,
                     format_args!("{} has been stuck for {:.1} s", stall.thread, seconds(stall)),
                 ),
-                News::GoesOn(stall) => self.journal.log(
+                WatchdogEvent::GoesOn(stall) => self.journal.log(
                     Level::Warning,
                     format_args!("{} goes on after {:.1} s", stall.thread, seconds(stall)),
                 ),

@@ -11,7 +11,7 @@
 use crate::leaked_window_pieces::{LeakedPieces, Retired};
 use crate::window_ledger::{Ledger, State};
 use omniverb_session::body;
-use omniverb_sys::deferred_close::Bin;
+use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::{Extent, lock};
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,7 @@ pub(crate) struct Pieces {
     /// The same for the thread that empties, which there is once something was given away.
     to_empty: Mutex<Option<Receiver<(u64, u64)>>>,
     /// Where the file goes in the end.
-    bin: Bin,
+    bin: CloseQueue,
 }
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Pieces {
         file: OwnedFd,
         data: body::Extent,
         ledger: Ledger,
-        bin: Bin,
+        bin: CloseQueue,
     ) -> io::Result<Arc<Pieces>> {
         let pieces = Pieces::made_fresh(file, data, ledger, bin, |_, _| Ok(()))?;
         let given = pieces.given();
@@ -105,7 +105,7 @@ impl Pieces {
         file: OwnedFd,
         data: body::Extent,
         ledger: Ledger,
-        bin: Bin,
+        bin: CloseQueue,
         fresh: Fresh,
     ) -> io::Result<Arc<Pieces>> {
         Pieces::check(&file, data)?;

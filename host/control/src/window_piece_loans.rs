@@ -98,13 +98,13 @@ mod tests {
     use crate::window_allocator::PAGE;
     use crate::window_ledger::Ledger;
     use omniverb_session::pair_window;
-    use omniverb_sys::deferred_close::Bin;
+    use omniverb_sys::deferred_close::CloseQueue;
     use omniverb_sys::memfd;
 
     fn pieces() -> Arc<Pieces> {
         let file = memfd::create("window", 8 * PAGE).unwrap();
         let data = body::Extent { offset: 0, length: 8 * PAGE };
-        Pieces::new(file, data, Ledger::none(), Bin::new().unwrap()).unwrap()
+        Pieces::new(file, data, Ledger::none(), CloseQueue::new().unwrap()).unwrap()
     }
 
     #[test]

@@ -4,7 +4,7 @@
 mod support;
 
 use omniverb_control::{Settings, SignOfLife};
-use omniverb_sys::thread_watchdog::{Pulse, Pulses};
+use omniverb_sys::thread_watchdog::{ThreadPulse, ThreadPulses};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ struct Double {
 }
 
 impl Double {
-    fn new(pulse: Pulse) -> Double {
+    fn new(pulse: ThreadPulse) -> Double {
         let (orders, taken) = mpsc::channel::<mpsc::Receiver<()>>();
         std::thread::spawn(move || {
             while let Ok(order) = taken.recv() {
@@ -63,7 +63,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn a_hung_thread_is_logged_and_ends_the_signs_of_life() {
-    let pulses = Pulses::default();
+    let pulses = ThreadPulses::default();
     let (packets, files) =
         (Double::new(pulses.vital("packets")), Double::new(pulses.minor("files")));
     let send = || {
@@ -102,7 +102,7 @@ fn a_hung_thread_is_logged_and_ends_the_signs_of_life() {
 
 #[test]
 fn without_patience_no_thread_is_watched() {
-    let pulses = Pulses::default();
+    let pulses = ThreadPulses::default();
     let packets = Double::new(pulses.vital("packets"));
     let daemon = Daemon::start(Settings { watchdog: None, pulses, ..Settings::default() });
     let _hanging = packets.hang();

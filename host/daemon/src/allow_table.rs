@@ -3,7 +3,7 @@
 //! Users and groups are numbers, or names of `/etc/passwd` and `/etc/group`.
 
 use omniverb_control::Allow;
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -38,7 +38,7 @@ impl TryFrom<Written> for AllowTable {
         if users.is_empty() && groups.is_empty() && cgroups.is_empty() {
             return Err("[allow] names no user or group; without it, all processes are allowed");
         }
-        Ok(AllowTable(Allow { people: People { users, groups }, cgroups }))
+        Ok(AllowTable(Allow { people: UsersAndGroups { users, groups }, cgroups }))
     }
 }
 

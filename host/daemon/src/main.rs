@@ -21,7 +21,7 @@ use omniverb_control::{
 use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::deferred_close::{DISPOSER, dispose};
-use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
+use omniverb_sys::helper_process::{self, HelperStart, OWN_PROGRAM};
 use omniverb_sys::{sd_notify, termination_fd};
 use omniverb_tenancy::{Policies, Policy};
 use omniverbd_arguments::{Arguments, LogLevel};
@@ -132,7 +132,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         allow: configuration.allow(),
         has_audit: configuration.audit.unwrap_or(false),
         idle_exit: idle.map(Duration::from_secs),
-        helpers: Helpers::Program(OWN_PROGRAM.into()),
+        helpers: HelperStart::Program(OWN_PROGRAM.into()),
         unwanted: if arguments.no_refusal { Unwanted::LookedFor } else { Unwanted::Refused },
         watchdog: configuration.watchdog(),
         sign_of_life: service_manager::sign_of_life(),

@@ -1,6 +1,6 @@
 //! Derives the paths of the daemon's sockets and files from its command line and user.
 
-use omniverb_session::operator::{self, Runner};
+use omniverb_session::operator::{self, DaemonScope};
 use omniverb_sys::user_daemon;
 use omniverbd_arguments::Arguments;
 use rustix::process::geteuid;
@@ -23,14 +23,14 @@ pub(crate) fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf>
     let named = arguments.operator_socket.clone();
     let beside = || {
         let tenants = std::path::absolute(socket(arguments))?;
-        Ok(operator::socket_beside(&tenants, Runner::of(geteuid().as_raw())))
+        Ok(operator::socket_beside(&tenants, DaemonScope::of(geteuid().as_raw())))
     };
     named.map_or_else(beside, Ok)
 }
 
 /// The prefix of our files' names, if the tenants' socket is at `path`.
 pub(crate) fn files(path: &Path) -> std::io::Result<PathBuf> {
-    Ok(operator::files_beside(&std::path::absolute(path)?, Runner::of(geteuid().as_raw())))
+    Ok(operator::files_beside(&std::path::absolute(path)?, DaemonScope::of(geteuid().as_raw())))
 }
 
 /// Where objects are kept that were set at run time, if the tenants' socket is at `path`. The

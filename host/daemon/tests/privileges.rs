@@ -73,7 +73,7 @@ fn answered(socket: &Path) -> bool {
         return false;
     }
     let (length, _) =
-        seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+        seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking).unwrap();
     matches!(decode(&bytes[..length]), Ok((_, Message::Welcome(_))))
 }
 

@@ -1,6 +1,6 @@
 //! Tests the daemon as a program: arguments, errors, normal end, death.
 
-use omniverb_session::operator::Runner;
+use omniverb_session::operator::DaemonScope;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -39,7 +39,7 @@ impl Drop for Folder {
 
 /// The prefix of the daemon's files.
 fn files_of(socket: &Path) -> PathBuf {
-    let runner = Runner::of(rustix::process::geteuid().as_raw());
+    let runner = DaemonScope::of(rustix::process::geteuid().as_raw());
     omniverb_session::operator::files_beside(socket, runner)
 }
 

@@ -38,7 +38,8 @@ impl Daemon {
         until(|| seqpacket::is_alive(&path));
         let calls = seqpacket::connect(&path).unwrap();
         seqpacket::send(calls.as_fd(), b"nonsense", &[]).unwrap();
-        let _ = seqpacket::receive(calls.as_fd(), &mut [0; 1024], seqpacket::Mode::Blocking);
+        let _ =
+            seqpacket::receive(calls.as_fd(), &mut [0; 1024], seqpacket::BlockingMode::Blocking);
         daemon
     }
 
@@ -79,7 +80,7 @@ fn welcomed(daemon: &Daemon) -> Option<OwnedFd> {
     seqpacket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()])
         .ok()?;
     let mut bytes = [0; BYTES];
-    seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).ok()?;
+    seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking).ok()?;
     (Reply::decode(&bytes) == Some(Reply::Welcome)).then_some(calls)
 }
 

@@ -2,14 +2,14 @@
 
 use crate::kept_memory::HolderPath;
 use crate::recorder::packet_queue::PacketQueue;
-use omniverb_link::page_grant_pacing::Denied;
+use omniverb_link::page_grant_pacing::Denial;
 use omniverb_pacer::{Limit, SharedLimiter};
 use omniverb_psp::TenantKey;
 use omniverb_psp::tunnel::Refusal;
 use omniverb_ring::Window;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{Access, Extent};
-use omniverb_terms::{Operations, Qpn, Rkey, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, Rkey, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Status;
 use omniverb_transport::fault_injection::Faults;
 use std::any::Any;
@@ -53,7 +53,7 @@ pub struct Attach {
     /// Transport service of both.
     pub service: Service,
     /// The way to the peer.
-    pub underlay: Underlay,
+    pub underlay: UnderlayRoute,
     /// The link's memory.
     pub link: Memory,
     /// Bytes of a request ring.
@@ -94,7 +94,7 @@ pub mod feature {
 pub struct Encryption {
     /// The port of PSP in its network namespace. `None`: it could not be opened, and nothing
     /// passes.
-    pub port: Option<Arc<Port>>,
+    pub port: Option<Arc<UdpPort>>,
     /// The keys of its tenant, the newest first.
     pub keys: Vec<TenantKey>,
     /// The lifetime of a master key.
@@ -164,7 +164,7 @@ pub enum Command {
         /// One that is not served yet.
         vnic: VnicId,
         /// Opened in its network namespace.
-        port: Arc<Port>,
+        port: Arc<UdpPort>,
         /// The holder that memory kept for it counts for.
         holder: HolderPath,
         /// The number of its queue pair 1 in packets.
@@ -254,14 +254,14 @@ pub enum Command {
         /// R_Key of the region.
         key: Rkey,
         /// For how long.
-        denied: Denied,
+        denied: Denial,
     },
     /// Send a management datagram from queue pair 1 to queue pair 1.
     Manage {
         /// One that is served.
         vnic: VnicId,
         /// Between which addresses, and by which interface, it leaves.
-        underlay: Underlay,
+        underlay: UnderlayRoute,
         /// The number of queue pair 1 at the other end.
         services: Qpn,
         /// The datagram to send.
@@ -305,7 +305,7 @@ pub enum Event {
         /// The queue pair that it says it is from: 1, where names are addresses.
         source: Qpn,
         /// The way it came, which is the way back.
-        underlay: Underlay,
+        underlay: UnderlayRoute,
         /// The payload; the packet's ICRC and Q_Key are right.
         datagram: Vec<u8>,
         /// It answers what was sent there as [`Recipient::Known`].
@@ -320,7 +320,7 @@ pub enum Event {
         /// The QP that it says it is from.
         source_qpn: Qpn,
         /// The way it came, which is the way back.
-        underlay: Underlay,
+        underlay: UnderlayRoute,
     },
     /// A peer names a key of the application. Its accesses go through the application until a grant
     /// comes, if one comes.

@@ -9,9 +9,9 @@ use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::event_outbox::Outbox;
 use crate::worker::shared_counters::Counters;
 use omniverb_sys::EventFd;
-use omniverb_sys::thread_watchdog::Pulses;
+use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_terms::{Qpn, VnicId};
-use omniverb_transport::fault_injection::Done as FaultCounters;
+use omniverb_transport::fault_injection::FaultCounts as FaultCounters;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, mpsc};
@@ -28,7 +28,7 @@ pub struct Settings {
     /// Bytes that are kept on behalf of tenants, of all vNICs together.
     pub kept_bytes: usize,
     /// Where its threads show that they go on.
-    pub pulses: Pulses,
+    pub pulses: ThreadPulses,
 }
 
 impl Default for Settings {
@@ -38,7 +38,7 @@ impl Default for Settings {
             threads: (processors / 4).clamp(1, 4),
             spin: Duration::from_micros(50),
             kept_bytes: HOST_BYTES,
-            pulses: Pulses::default(),
+            pulses: ThreadPulses::default(),
         }
     }
 }

@@ -172,7 +172,7 @@ mod tests {
         let management = || Event::Management {
             vnic: VnicId(1),
             source: omniverb_terms::Qpn::GENERAL_SERVICES,
-            underlay: omniverb_terms::Underlay::plain(
+            underlay: omniverb_terms::UnderlayRoute::plain(
                 [10, 0, 0, 1].into(),
                 [10, 0, 0, 2].into(),
                 0,

@@ -1,7 +1,7 @@
 //! Reads facts about a container's network namespace: its name, interfaces, addresses and bridges.
 
 use omniverb_sys::interfaces::{self, bridge_of, namespace_id};
-use omniverb_sys::netns::{self, Identity, Namespace};
+use omniverb_sys::netns::{self, Namespace, NetnsIdentity};
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -63,19 +63,19 @@ pub(crate) fn collect(namespace: &Namespace) -> io::Result<(ContainerFacts, Opti
 }
 
 /// All names of namespaces, with what they name; `device` is that of their file system.
-pub(crate) fn named(device: u64) -> impl Iterator<Item = (PathBuf, Identity)> {
+pub(crate) fn named(device: u64) -> impl Iterator<Item = (PathBuf, NetnsIdentity)> {
     let folders = FOLDERS.into_iter().filter_map(|folder| fs::read_dir(folder).ok());
     let entries = folders.flat_map(|folder| folder.flatten().take(NAMESPACE_NAMES_MAX));
     entries.filter_map(move |entry| Some((entry.path(), identity_at(entry.path(), device)?)))
 }
 
 /// Which namespace is at a path, if one is.
-pub(crate) fn identity_at(path: PathBuf, device: u64) -> Option<Identity> {
+pub(crate) fn identity_at(path: PathBuf, device: u64) -> Option<NetnsIdentity> {
     let status = fs::metadata(path).ok().filter(|status| status.dev() == device)?;
-    Some(Identity { device, inode: status.ino() })
+    Some(NetnsIdentity { device, inode: status.ino() })
 }
 
-fn name_of(identity: Identity) -> Option<String> {
+fn name_of(identity: NetnsIdentity) -> Option<String> {
     let (path, _) = named(identity.device).find(|(_, other)| *other == identity)?;
     Some(path.file_name()?.to_string_lossy().into_owned())
 }

@@ -6,7 +6,7 @@ use crate::helper_protocol::{self, Enters, Found, Kind, PORT, PSP_PORT, Process,
 use crate::namespace_watcher::NamespaceWatcher;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{local_addresses, pidfd, seqpacket};
 use rustix::io::Errno;
 use std::io;
@@ -47,7 +47,8 @@ pub fn serve(socket: OwnedFd) {
     loop {
         let mut bytes = [0; REQUEST_BYTES + 1];
         let request =
-            match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
+            match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
+            {
                 Ok((0, _)) => return,
                 Ok((length, files)) => helper_protocol::read_request(&bytes[..length], files),
                 // Too long, or with too many descriptors: not ours.
@@ -131,11 +132,11 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
         }
         Kind::Port => {
             enter(file)?;
-            Ok(Found::Port(Port::open(PORT)?))
+            Ok(Found::Port(UdpPort::open(PORT)?))
         }
         Kind::PspPort => {
             enter(file)?;
-            Ok(Found::Port(Port::open(PSP_PORT)?))
+            Ok(Found::Port(UdpPort::open(PSP_PORT)?))
         }
         Kind::Interfaces => {
             let (facts, _) = container_facts::collect(&network_namespace(file)?)?;

@@ -7,10 +7,10 @@ use crate::container_facts::{
     CONTAINER_ADDRESSES_MAX, ContainerFacts, ContainerInterface, INTERFACE_NAME_BYTES,
     INTERFACES_MAX, NAME_BYTES,
 };
-use omniverb_sys::local_addresses::{Address, Scope};
-use omniverb_sys::netns::{Identity, Namespace};
+use omniverb_sys::local_addresses::{Address, AddressScope};
+use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::seqpacket;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -113,8 +113,8 @@ pub enum Found {
     Process(Process),
     /// All of the namespace, at most [`ADDRESSES_MAX`]; to [`Kind::Addresses`].
     Addresses(Vec<Address>),
-    /// The sockets, which keep the namespace; to [`Kind::Port`] and [`Kind::PspPort`].
-    Port(Port),
+    /// The sockets, which keep the namespace; to [`Kind::UdpPort`] and [`Kind::PspPort`].
+    UdpPort(UdpPort),
     /// The facts that tell a container from others; to [`Kind::Interfaces`].
     Interfaces(ContainerFacts),
     /// From now on there are [`Answer::Appeared`] and [`Answer::Vanished`]; to [`Kind::Watch`].
@@ -150,7 +150,7 @@ pub enum Answer {
     /// A namespace has an interface that joins it to the host's, or has changed.
     Appeared {
         /// Tells it from others as long as it lives.
-        identity: Identity,
+        identity: NetnsIdentity,
         /// Its number that never comes back, where the kernel says.
         cookie: Option<u64>,
         /// Facts for rules.
@@ -159,7 +159,7 @@ pub enum Answer {
     /// A namespace that had appeared is gone.
     Vanished {
         /// Told it from others.
-        identity: Identity,
+        identity: NetnsIdentity,
     },
 }
 
@@ -244,7 +244,7 @@ pub(crate) fn send_answer(
             seqpacket::send(socket, &bytes.0, &[])
         }
         Ok(Found::Interfaces(facts)) => {
-            let no_identity = Identity { device: 0, inode: 0 };
+            let no_identity = NetnsIdentity { device: 0, inode: 0 };
             seqpacket::send(socket, &facts_message(number, id, no_identity, None, facts), &[])
         }
         Ok(Found::Watching) => seqpacket::send(socket, &header(number, id, 0, 0).0, &[]),
@@ -263,7 +263,7 @@ pub(crate) fn send_answer(
 /// The watcher says what a namespace has.
 pub(crate) fn send_appeared(
     socket: BorrowedFd<'_>,
-    identity: Identity,
+    identity: NetnsIdentity,
     cookie: Option<u64>,
     facts: &ContainerFacts,
 ) -> io::Result<()> {
@@ -271,7 +271,7 @@ pub(crate) fn send_appeared(
 }
 
 /// The watcher says that a namespace is gone.
-pub(crate) fn send_vanished(socket: BorrowedFd<'_>, identity: Identity) -> io::Result<()> {
+pub(crate) fn send_vanished(socket: BorrowedFd<'_>, identity: NetnsIdentity) -> io::Result<()> {
     let mut bytes = header(VANISHED, 0, 0, 0);
     bytes.identity(identity, None);
     seqpacket::send(socket, &bytes.0, &[])
@@ -280,7 +280,7 @@ pub(crate) fn send_vanished(socket: BorrowedFd<'_>, identity: Identity) -> io::R
 fn facts_message(
     number: u32,
     id: u64,
-    identity: Identity,
+    identity: NetnsIdentity,
     cookie: Option<u64>,
     facts: &ContainerFacts,
 ) -> Vec<u8> {
@@ -319,7 +319,7 @@ fn facts_message(
 /// `UnexpectedEof` if the helper is gone for good; `InvalidData` for what makes no sense.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
     let mut bytes = vec![0; ADDRESSES_BYTES + 1];
-    match seqpacket::receive(socket, &mut bytes, seqpacket::Mode::NonBlocking) {
+    match seqpacket::receive(socket, &mut bytes, seqpacket::BlockingMode::NonBlocking) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((length, files)) => {
             let answer = bytes.get(..length).and_then(|bytes| read_answer(bytes, files));
@@ -393,7 +393,7 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
                 senders.push((u16::try_from(word >> 1).ok()?, word & 1 == 1));
             }
             let port = if kind == Kind::Port { PORT } else { PSP_PORT };
-            Found::Port(Port::join(port, files, &senders)?)
+            Found::Port(UdpPort::join(port, files, &senders)?)
         }
         Kind::Interfaces if bytes.len() == FACTS_BYTES && files.is_empty() => {
             reader.identity()?;
@@ -422,7 +422,7 @@ impl Writer {
         self.0.extend(value.to_ne_bytes());
     }
 
-    fn identity(&mut self, identity: Identity, cookie: Option<u64>) {
+    fn identity(&mut self, identity: NetnsIdentity, cookie: Option<u64>) {
         self.long(identity.device);
         self.long(identity.inode);
         self.long(cookie.unwrap_or(0));
@@ -444,9 +444,9 @@ impl Writer {
             IpAddr::V6(six) => six,
         };
         let scope = match address.scope {
-            Scope::Global => 0,
-            Scope::Link => 1,
-            Scope::Host => 2,
+            AddressScope::Global => 0,
+            AddressScope::Link => 1,
+            AddressScope::Host => 2,
         };
         let four = u32::from(address.ip.is_ipv4());
         self.0.extend(six.octets());
@@ -474,10 +474,10 @@ impl Reader<'_> {
         self.take().map(u64::from_ne_bytes)
     }
 
-    fn identity(&mut self) -> Option<(Identity, Option<u64>)> {
+    fn identity(&mut self) -> Option<(NetnsIdentity, Option<u64>)> {
         let (device, inode) = (self.long()?, self.long()?);
         let cookie = Some(self.long()?).filter(|cookie| *cookie != 0);
-        Some((Identity { device, inode }, cookie))
+        Some((NetnsIdentity { device, inode }, cookie))
     }
 
     /// A text; `None` within: it is empty.
@@ -526,9 +526,9 @@ impl Reader<'_> {
             _ => return None,
         };
         let scope = match bits & 3 {
-            0 => Scope::Global,
-            1 => Scope::Link,
-            2 => Scope::Host,
+            0 => AddressScope::Global,
+            1 => AddressScope::Link,
+            2 => AddressScope::Host,
             _ => return None,
         };
         let (is_up, is_loopback) = (bits & 4 != 0, bits & 8 != 0);

@@ -1,6 +1,6 @@
 //! Keeps which namespaces are known by which number, which have changed, and which are sought.
 
-use omniverb_sys::netns::Identity;
+use omniverb_sys::netns::NetnsIdentity;
 use omniverb_sys::network_events::NetworkEvent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub(crate) const SEEKS_MAX: u32 = 8;
 /// A namespace, and where it can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    pub(crate) identity: Identity,
+    pub(crate) identity: NetnsIdentity,
     pub(crate) path: PathBuf,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct NamespaceBook {
     /// To be sought, and how many times they were.
     sought: BTreeMap<u32, u32>,
     /// Gone, and to be said so.
-    ended: Vec<Identity>,
+    ended: Vec<NetnsIdentity>,
     /// Something was not told.
     is_lost: bool,
 }
@@ -83,7 +83,7 @@ impl NamespaceBook {
     }
 
     /// Those that are known and need not be found again.
-    pub(crate) fn identities(&self) -> impl Iterator<Item = Identity> {
+    pub(crate) fn identities(&self) -> impl Iterator<Item = NetnsIdentity> {
         let found = self.known.iter().filter(|(number, _)| !self.sought.contains_key(number));
         found.map(|(_, found)| found.identity)
     }
@@ -124,7 +124,7 @@ impl NamespaceBook {
     }
 
     /// One that has ended.
-    pub(crate) fn next_ended(&mut self) -> Option<Identity> {
+    pub(crate) fn next_ended(&mut self) -> Option<NetnsIdentity> {
         self.ended.pop()
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn found(inode: u64) -> Found {
-        Found { identity: Identity { device: 4, inode }, path: "/run/netns/x".into() }
+        Found { identity: NetnsIdentity { device: 4, inode }, path: "/run/netns/x".into() }
     }
 
     #[test]

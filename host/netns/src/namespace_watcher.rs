@@ -8,7 +8,7 @@ use crate::container_facts::{collect, identity_at, named};
 use crate::helper_protocol::{send_appeared, send_vanished};
 use crate::namespace_book::{Found, NamespaceBook};
 use omniverb_sys::interfaces::{namespace_id, namespace_ids};
-use omniverb_sys::netns::{Identity, Namespace};
+use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::network_events::{NetworkEvent, NetworkEvents};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ const DATAGRAMS: usize = 4096;
 pub(crate) struct NamespaceWatcher {
     events: NetworkEvents,
     socket: Arc<OwnedFd>,
-    ours: Identity,
+    ours: NetnsIdentity,
     book: NamespaceBook,
     /// When namespaces were sought last.
     sought_at: Instant,
@@ -172,8 +172,8 @@ impl NamespaceWatcher {
         self.book.sought_once();
     }
 
-    fn consider(&mut self, places: impl Iterator<Item = (PathBuf, Identity)>) {
-        let mut seen: BTreeSet<Identity> = self.book.identities().collect();
+    fn consider(&mut self, places: impl Iterator<Item = (PathBuf, NetnsIdentity)>) {
+        let mut seen: BTreeSet<NetnsIdentity> = self.book.identities().collect();
         seen.insert(self.ours);
         for (path, identity) in places {
             if !self.book.seeks() {

@@ -8,7 +8,7 @@ use crate::row_keys::{ProbeId, SessionId};
 use crate::rules::vnic_rules::Refusal;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
-use omniverb_terms::{Operations, Qpn, RouteKey, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, RouteKey, Service, UnderlayRoute, VnicId};
 use std::net::IpAddr;
 
 /// Which of a client's two sockets a message came on.
@@ -62,7 +62,7 @@ pub struct EngineEnd {
     /// The queue pair's transport service.
     pub service: Service,
     /// The way to the peer.
-    pub underlay: Underlay,
+    pub underlay: UnderlayRoute,
     /// The peer's vNIC, if that is on this host and reached without the network.
     pub within: Option<VnicId>,
     /// The features that the other Omniverb has announced; 0: it is none, as far as is known.
@@ -88,7 +88,7 @@ pub struct TracedEnd {
     /// The vNIC of this end, then that of the peer.
     pub vnics: [VnicId; 2],
     /// The way to the peer, if it led through the network.
-    pub underlay: Underlay,
+    pub underlay: UnderlayRoute,
 }
 
 /// An event of a link for the audit.
@@ -352,7 +352,7 @@ pub enum Action {
         /// The vNIC that it comes from.
         vnic: VnicId,
         /// The route that it takes; the other end of it has the peer.
-        underlay: Underlay,
+        underlay: UnderlayRoute,
         /// The number of queue pair 1 there: another one for a vNIC with a virtual address.
         services: Qpn,
         /// All 256 bytes of it, as they are sent.

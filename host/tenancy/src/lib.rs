@@ -50,7 +50,7 @@ pub use links::socket_relation_refusal::{RelationEnd, RelationRefusal};
 pub use memory::extent_layout::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
-pub use omniverb_terms::{Operations, Underlay, VnicId};
+pub use omniverb_terms::{Operations, UnderlayRoute, VnicId};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
 pub use policy::policies::{

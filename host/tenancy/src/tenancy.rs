@@ -25,7 +25,7 @@ use crate::timers::Timer;
 use crate::view::StatusRows;
 use crate::vm_pair_windows::window_table::MachineWindows;
 use omniverb_session::body::GidsChanged;
-use omniverb_terms::{Qpn, Underlay, VnicId};
+use omniverb_terms::{Qpn, UnderlayRoute, VnicId};
 use std::net::IpAddr;
 
 /// All tables of one daemon. A call borrows those that it needs: see [`Pairing`], [`Grants`],
@@ -271,7 +271,7 @@ impl Tenancy {
         &mut self,
         at: VnicId,
         (qpn, source_qpn): (Qpn, Qpn),
-        underlay: &Underlay,
+        underlay: &UnderlayRoute,
         now: u64,
     ) -> Vec<Action> {
         if let Some((sgid, dgid)) = self.network.names(&self.tenants, at, source_qpn, underlay) {
@@ -288,7 +288,7 @@ impl Tenancy {
         &mut self,
         at: VnicId,
         source: Qpn,
-        underlay: &Underlay,
+        underlay: &UnderlayRoute,
         datagram: &[u8],
         now: u64,
     ) -> Vec<Action> {

@@ -28,7 +28,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::Action;
 use omniverb_tenancy::testing::random_driver::{self, ip, vnic};
-use omniverb_terms::{Errno, Gid, Qpn, RouteKey, Service, Underlay};
+use omniverb_terms::{Errno, Gid, Qpn, RouteKey, Service, UnderlayRoute};
 use std::num::NonZeroU32;
 use support::*;
 
@@ -56,14 +56,14 @@ fn addresses_in_another_network_have_no_owner() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     let a = qp(&mut bench, 1, Service::Ud);
-    let mut links = |way: Underlay| {
+    let mut links = |way: UnderlayRoute| {
         let actions = bench.tenancy.stranger(vnic(1), (a, Qpn(9)), &way, bench.now);
         bench.carry_out(actions);
         support::engine_links(&bench).len()
     };
     assert_eq!(links(random_driver::underlay(1, 4)), 0, "by the vNIC's own network");
     let another = NonZeroU32::new(1).map(RouteKey);
-    assert_eq!(links(Underlay { key: another, ..underlay(1, 4) }), 0);
+    assert_eq!(links(UnderlayRoute { key: another, ..underlay(1, 4) }), 0);
     assert_eq!(links(underlay(1, 4)), 1);
 }
 

@@ -9,9 +9,9 @@ mod message;
 mod peer_buffers;
 
 pub use message::{
-    Announced, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
+    AnnouncedBuffer, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
 };
-pub use peer_buffers::{BUFFERS_MAX, Fault, PeerBuffers};
+pub use peer_buffers::{AnnouncementFault, BUFFERS_MAX, PeerBuffers};
 
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 48;

@@ -36,7 +36,7 @@ pub fn is_hello(private_data: &[u8]) -> bool {
 
 /// A buffer, as its node announces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct AnnouncedBuffer {
     /// What the program calls it.
     pub id: u64,
     /// What the node calls it: never used again, and growing.
@@ -55,7 +55,7 @@ pub struct Announced {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// There is a buffer.
-    Buffer(Announced),
+    Buffer(AnnouncedBuffer),
     /// A buffer is about to go: begin nothing with it any more.
     Withdrawn(u64),
     /// Nothing of ours is under way with that buffer of yours, and nothing will be.
@@ -102,7 +102,7 @@ impl Message {
     /// no bytes, too long, beyond the end of memory, or with rights that there are not.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| Malformed)?;
-        let it = Announced {
+        let it = AnnouncedBuffer {
             id: u64::from_le_bytes(piece(bytes, 8)),
             serial: u64::from_le_bytes(piece(bytes, 16)),
             address: u64::from_le_bytes(piece(bytes, 24)),
@@ -130,8 +130,8 @@ impl Message {
 }
 
 /// Zeros but for the serial.
-const fn nothing(serial: u64) -> Announced {
-    Announced { id: 0, serial, address: 0, length: 0, rkey: Rkey(0), rights: 0 }
+const fn nothing(serial: u64) -> AnnouncedBuffer {
+    AnnouncedBuffer { id: 0, serial, address: 0, length: 0, rkey: Rkey(0), rights: 0 }
 }
 
 /// Some bytes in the middle. All callers stay within the message.

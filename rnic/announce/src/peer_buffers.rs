@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::message::{Announced, Malformed, Message};
+use crate::message::{AnnouncedBuffer, Malformed, Message};
 
 /// How many buffers a node may have. As many are known of each of its peers, and those that are
 /// withdrawn and still used.
@@ -14,7 +14,7 @@ pub const BUFFERS_MAX: usize = 4096;
 
 /// Why a node is not believed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum AnnouncementFault {
     /// Not a message.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -35,7 +35,7 @@ pub enum Fault {
 /// A buffer of theirs.
 #[derive(Debug)]
 struct PeerBuffer {
-    what: Announced,
+    what: AnnouncedBuffer,
     /// Transfers under way.
     users: u32,
     withdrawn: bool,
@@ -58,7 +58,7 @@ impl PeerBuffers {
     ///
     /// # Errors
     /// The peer says what no node says. Nothing it says afterwards has a meaning.
-    pub fn hear(&mut self, bytes: &[u8]) -> Result<Option<Message>, Fault> {
+    pub fn hear(&mut self, bytes: &[u8]) -> Result<Option<Message>, AnnouncementFault> {
         match Message::decode(bytes)? {
             Message::Buffer(what) => self.buffer(what).map(|()| None),
             Message::Withdrawn(serial) => self.withdrawn(serial),
@@ -66,12 +66,12 @@ impl PeerBuffers {
                 if self.awaited.remove(&serial) {
                     Ok(None)
                 } else {
-                    Err(Fault::Unknown)
+                    Err(AnnouncementFault::Unknown)
                 }
             }
             Message::All => {
                 if std::mem::replace(&mut self.all, true) {
-                    Err(Fault::Again)
+                    Err(AnnouncementFault::Again)
                 } else {
                     Ok(None)
                 }
@@ -79,13 +79,13 @@ impl PeerBuffers {
         }
     }
 
-    fn buffer(&mut self, what: Announced) -> Result<(), Fault> {
+    fn buffer(&mut self, what: AnnouncedBuffer) -> Result<(), AnnouncementFault> {
         if what.serial <= self.latest || self.by_id.contains_key(&what.id) {
-            return Err(Fault::Twice);
+            return Err(AnnouncementFault::Twice);
         }
         // Those that are withdrawn do not count: of them there are no more than transfers of ours.
         if self.by_id.len() >= BUFFERS_MAX {
-            return Err(Fault::TooMany);
+            return Err(AnnouncementFault::TooMany);
         }
         self.latest = what.serial;
         self.by_id.insert(what.id, what.serial);
@@ -93,9 +93,9 @@ impl PeerBuffers {
         Ok(())
     }
 
-    fn withdrawn(&mut self, serial: u64) -> Result<Option<Message>, Fault> {
+    fn withdrawn(&mut self, serial: u64) -> Result<Option<Message>, AnnouncementFault> {
         let theirs = self.by_serial.get_mut(&serial).filter(|theirs| !theirs.withdrawn);
-        let theirs = theirs.ok_or(Fault::Unknown)?;
+        let theirs = theirs.ok_or(AnnouncementFault::Unknown)?;
         theirs.withdrawn = true;
         self.by_id.remove(&theirs.what.id);
         Ok(self.let_go(serial))
@@ -125,7 +125,7 @@ impl PeerBuffers {
 
     /// The buffer that they call so now.
     #[must_use]
-    pub fn find(&self, id: u64) -> Option<Announced> {
+    pub fn find(&self, id: u64) -> Option<AnnouncedBuffer> {
         self.by_serial.get(self.by_id.get(&id)?).map(|theirs| theirs.what)
     }
 

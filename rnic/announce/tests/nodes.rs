@@ -1,17 +1,24 @@
 //! Two nodes that tell each other about their buffers, and one that hears anything.
 
 use omniverb_announce::{
-    Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, Fault, HELLO, Message, PeerBuffers, READABLE,
-    WRITABLE, is_hello,
+    AnnouncedBuffer, AnnouncementFault, BUFFER_BYTES_MAX, BUFFERS_MAX, HELLO, Message, PeerBuffers,
+    READABLE, WRITABLE, is_hello,
 };
 use omniverb_terms::Rkey;
 use proptest::prelude::*;
 
-fn buffer(id: u64, serial: u64) -> Announced {
-    Announced { id, serial, address: 4096, length: 10, rkey: Rkey(7), rights: READABLE | WRITABLE }
+fn buffer(id: u64, serial: u64) -> AnnouncedBuffer {
+    AnnouncedBuffer {
+        id,
+        serial,
+        address: 4096,
+        length: 10,
+        rkey: Rkey(7),
+        rights: READABLE | WRITABLE,
+    }
 }
 
-fn hears(known: &mut PeerBuffers, message: Message) -> Result<Option<Message>, Fault> {
+fn hears(known: &mut PeerBuffers, message: Message) -> Result<Option<Message>, AnnouncementFault> {
     known.hear(&message.encode())
 }
 
@@ -46,7 +53,7 @@ fn what_we_withdraw_is_awaited_until_they_let_it_go() {
     let mut known = PeerBuffers::default();
     assert_eq!(known.withdraw(3), Message::Withdrawn(3));
     assert!(known.awaits(3) && !known.awaits(4));
-    assert_eq!(hears(&mut known, Message::LetGo(4)), Err(Fault::Unknown));
+    assert_eq!(hears(&mut known, Message::LetGo(4)), Err(AnnouncementFault::Unknown));
     assert_eq!(hears(&mut known, Message::LetGo(3)), Ok(None));
     assert!(!known.awaits(3));
 }
@@ -55,18 +62,21 @@ fn what_we_withdraw_is_awaited_until_they_let_it_go() {
 fn what_no_node_says_is_a_fault() {
     let mut known = PeerBuffers::default();
     hears(&mut known, Message::Buffer(buffer(5, 7))).unwrap();
-    assert_eq!(hears(&mut known, Message::Buffer(buffer(5, 8))), Err(Fault::Twice));
-    assert_eq!(hears(&mut known, Message::Buffer(buffer(6, 7))), Err(Fault::Twice));
-    assert_eq!(hears(&mut known, Message::Withdrawn(8)), Err(Fault::Unknown));
+    assert_eq!(hears(&mut known, Message::Buffer(buffer(5, 8))), Err(AnnouncementFault::Twice));
+    assert_eq!(hears(&mut known, Message::Buffer(buffer(6, 7))), Err(AnnouncementFault::Twice));
+    assert_eq!(hears(&mut known, Message::Withdrawn(8)), Err(AnnouncementFault::Unknown));
     assert_eq!(hears(&mut known, Message::All), Ok(None));
     assert!(known.has_all());
-    assert_eq!(hears(&mut known, Message::All), Err(Fault::Again));
+    assert_eq!(hears(&mut known, Message::All), Err(AnnouncementFault::Again));
     let mut full = PeerBuffers::default();
     for number in 1..=BUFFERS_MAX as u64 {
         hears(&mut full, Message::Buffer(buffer(number, number))).unwrap();
     }
     let more = BUFFERS_MAX as u64 + 1;
-    assert_eq!(hears(&mut full, Message::Buffer(buffer(more, more))), Err(Fault::TooMany));
+    assert_eq!(
+        hears(&mut full, Message::Buffer(buffer(more, more))),
+        Err(AnnouncementFault::TooMany)
+    );
 }
 
 #[test]
@@ -80,7 +90,10 @@ fn replacing_a_buffer_in_use_takes_no_more_room() {
     let next = BUFFERS_MAX as u64 + 1;
     assert_eq!(hears(&mut known, Message::Buffer(buffer(next, next))), Ok(None));
     let more = next + 1;
-    assert_eq!(hears(&mut known, Message::Buffer(buffer(more, more))), Err(Fault::TooMany));
+    assert_eq!(
+        hears(&mut known, Message::Buffer(buffer(more, more))),
+        Err(AnnouncementFault::TooMany)
+    );
     assert_eq!(known.end(1), Some(Message::LetGo(1)));
 }
 
@@ -88,11 +101,11 @@ fn replacing_a_buffer_in_use_takes_no_more_room() {
 fn a_buffer_that_cannot_be_is_not_believed() {
     let good = buffer(1, 1);
     for bad in [
-        Announced { length: 0, ..good },
-        Announced { length: BUFFER_BYTES_MAX + 1, ..good },
-        Announced { address: u64::MAX - 5, ..good },
-        Announced { rights: 0, ..good },
-        Announced { rights: 4, ..good },
+        AnnouncedBuffer { length: 0, ..good },
+        AnnouncedBuffer { length: BUFFER_BYTES_MAX + 1, ..good },
+        AnnouncedBuffer { address: u64::MAX - 5, ..good },
+        AnnouncedBuffer { rights: 0, ..good },
+        AnnouncedBuffer { rights: 4, ..good },
     ] {
         assert!(Message::decode(&Message::Buffer(bad).encode()).is_err(), "{bad:?}");
     }

@@ -9,10 +9,10 @@ use crate::mad::Mad;
 use crate::message::{
     Disconnect, Message, Received, Reject, Rejected, Wait, reject_reason as reason,
 };
-use crate::negotiated_parameters::Terms;
+use crate::negotiated_parameters::NegotiatedParameters;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::retransmit::{Due, Retransmit};
+use crate::retransmit::{Retransmit, RetransmitDue};
 use crate::{Private, WrongState};
 use omniverb_terms::{Psn, Qpn};
 
@@ -24,7 +24,7 @@ const TIME_WAIT_MAX: u64 = 60_000_000_000;
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // short-lived, a few at a time
-pub enum Step {
+pub enum CmAction {
     /// Send this to the peer.
     Send(Mad),
     /// Tell the user.
@@ -86,7 +86,7 @@ pub struct Connection {
     /// The node GUID of our device, which a REQ says.
     device: u64,
     /// What both said about it.
-    terms: Terms,
+    terms: NegotiatedParameters,
     /// What is sent until it is answered.
     repeat: Option<Retransmit>,
     /// Our last word, if the peer may have missed it.
@@ -97,8 +97,13 @@ pub struct Connection {
 
 impl Connection {
     /// Asks for a connection: `out` has the REQ to send.
-    pub fn ask(request: Request, transaction: u64, now: u64, out: &mut Vec<Step>) -> Connection {
-        let terms = Terms::of_asker(&request);
+    pub fn ask(
+        request: Request,
+        transaction: u64,
+        now: u64,
+        out: &mut Vec<CmAction>,
+    ) -> Connection {
+        let terms = NegotiatedParameters::of_asker(&request);
         let names = (request.communication, 0);
         let mut connection = Connection::new(State::RequestSent, names, transaction, terms);
         connection.device = request.device;
@@ -109,10 +114,15 @@ impl Connection {
     /// We were asked for one; our name for it is `local`.
     pub fn asked(request: &Request, transaction: u64, local: u32) -> Connection {
         let names = (local, request.communication);
-        Connection::new(State::Asked, names, transaction, Terms::of_asked(request))
+        Connection::new(State::Asked, names, transaction, NegotiatedParameters::of_asked(request))
     }
 
-    fn new(state: State, names: (u32, u32), transaction: u64, terms: Terms) -> Connection {
+    fn new(
+        state: State,
+        names: (u32, u32),
+        transaction: u64,
+        terms: NegotiatedParameters,
+    ) -> Connection {
         let (device, repeat, last, over) = (0, None, None, 0);
         Connection { state, names, transaction, device, terms, repeat, last, over }
     }
@@ -128,7 +138,7 @@ impl Connection {
     }
 
     /// What both said about it, as far as they have.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &NegotiatedParameters {
         &self.terms
     }
 
@@ -158,7 +168,7 @@ impl Connection {
         &mut self,
         reply: Reply,
         now: u64,
-        out: &mut Vec<Step>,
+        out: &mut Vec<CmAction>,
     ) -> Result<(), WrongState> {
         if self.state != State::Asked {
             return Err(WrongState);
@@ -180,7 +190,7 @@ impl Connection {
         &mut self,
         reason: u16,
         private: Private<148>,
-        out: &mut Vec<Step>,
+        out: &mut Vec<CmAction>,
     ) -> Result<(), WrongState> {
         let rejected = match self.state {
             State::Asked => Rejected::Request,
@@ -197,17 +207,17 @@ impl Connection {
     ///
     /// # Errors
     /// It is not the time for that.
-    pub fn establish(&mut self, out: &mut Vec<Step>) -> Result<(), WrongState> {
+    pub fn establish(&mut self, out: &mut Vec<CmAction>) -> Result<(), WrongState> {
         match self.state {
             State::Answered => {
                 let ready = self.mad(Message::Ready(self.received()));
                 self.last = Some(ready.clone());
                 self.state = State::Established;
-                out.push(Step::Send(ready));
+                out.push(CmAction::Send(ready));
                 Ok(())
             }
             State::ReplySent => {
-                self.is_established(out);
+                self.set_established(out);
                 Ok(())
             }
             State::Established => Ok(()),
@@ -219,7 +229,7 @@ impl Connection {
     ///
     /// # Errors
     /// It was never there.
-    pub fn disconnect(&mut self, now: u64, out: &mut Vec<Step>) -> Result<(), WrongState> {
+    pub fn disconnect(&mut self, now: u64, out: &mut Vec<CmAction>) -> Result<(), WrongState> {
         match self.state {
             State::Established | State::Answered | State::ReplySent => {
                 self.end(now, out);
@@ -240,7 +250,7 @@ impl Connection {
 
     /// Our user has forgotten it, or is no more. The peer is told so, once; see
     /// [`farewell`](Self::farewell).
-    pub fn destroy(&mut self, out: &mut Vec<Step>) {
+    pub fn destroy(&mut self, out: &mut Vec<CmAction>) {
         match self.state {
             State::RequestSent => {
                 self.send_reject(Rejected::Request, reason::TIMEOUT, [0; 148], out);
@@ -250,24 +260,24 @@ impl Connection {
             State::ReplySent => {
                 self.send_reject(Rejected::Other(2), reason::CONSUMER, [0; 148], out);
             }
-            State::Established => out.push(Step::Send(self.mad(self.disconnection()))),
+            State::Established => out.push(CmAction::Send(self.mad(self.disconnection()))),
             State::DisconnectSent | State::TimeWait | State::Closed => {}
         }
         self.close();
     }
 
     /// The peer knows nothing of it any more: its queue pair has another.
-    pub fn is_forgotten(&mut self, now: u64, out: &mut Vec<Step>) {
+    pub fn end_as_stale(&mut self, now: u64, out: &mut Vec<CmAction>) {
         match self.state {
             State::Asked | State::ReplySent => {
                 self.close();
                 let (reason, private) = (reason::STALE_CONNECTION, [0; 148]);
-                out.push(Step::Tell(Event::Rejected { reason, private }));
+                out.push(CmAction::Tell(Event::Rejected { reason, private }));
             }
             // Whoever says so may be lying: a peer that has not forgotten it hears that it ends.
             State::Established => self.end(now, out),
             State::DisconnectSent => {
-                out.push(Step::Tell(Event::Disconnected));
+                out.push(CmAction::Tell(Event::Disconnected));
                 self.wait_for_packets(now);
             }
             State::RequestSent | State::Answered | State::TimeWait | State::Closed => {}
@@ -275,16 +285,16 @@ impl Connection {
     }
 
     /// A message of the peer's about it came.
-    pub fn arrived(&mut self, mad: &Mad, now: u64, out: &mut Vec<Step>) {
+    pub fn arrived(&mut self, mad: &Mad, now: u64, out: &mut Vec<CmAction>) {
         match &mad.message {
             Message::Request(_) => self.asked_again(out),
             Message::Wait(wait) => self.wait(wait, now),
             Message::Reply(reply) => self.answered(reply, out),
-            Message::Ready(_) if self.state == State::ReplySent => self.is_established(out),
+            Message::Ready(_) if self.state == State::ReplySent => self.set_established(out),
             Message::Reject(reject) => self.rejected(reject, now, out),
             Message::Disconnect(disconnect) => self.disconnected(disconnect, mad, now, out),
             Message::Disconnected(_) if self.state == State::DisconnectSent => {
-                out.push(Step::Tell(Event::Disconnected));
+                out.push(CmAction::Tell(Event::Disconnected));
                 self.wait_for_packets(now);
             }
             _ => {}
@@ -292,47 +302,47 @@ impl Connection {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, now: u64, out: &mut Vec<Step>) {
+    pub fn tick(&mut self, now: u64, out: &mut Vec<CmAction>) {
         if self.state == State::TimeWait {
             if now >= self.over {
                 self.close();
-                out.push(Step::Tell(Event::Over));
+                out.push(CmAction::Tell(Event::Over));
             }
             return;
         }
         let Some(repeat) = &mut self.repeat else { return };
         match repeat.tick(now) {
-            Due::Nothing => {}
-            Due::Again(mad) => out.push(Step::Send(mad)),
-            Due::Over => self.no_answer(now, out),
+            RetransmitDue::Nothing => {}
+            RetransmitDue::Again(mad) => out.push(CmAction::Send(mad)),
+            RetransmitDue::Over => self.no_answer(now, out),
         }
     }
 
-    fn no_answer(&mut self, now: u64, out: &mut Vec<Step>) {
+    fn no_answer(&mut self, now: u64, out: &mut Vec<CmAction>) {
         let unanswered = match self.state {
             State::RequestSent => Rejected::Request,
             State::ReplySent => Rejected::Reply,
             _ => {
-                out.push(Step::Tell(Event::Disconnected));
+                out.push(CmAction::Tell(Event::Disconnected));
                 return self.wait_for_packets(now);
             }
         };
         self.refuse(unanswered, reason::TIMEOUT, [0; 148], out);
-        out.push(Step::Tell(Event::Unreachable));
+        out.push(CmAction::Tell(Event::Unreachable));
     }
 
     /// The request came once more.
-    fn asked_again(&mut self, out: &mut Vec<Step>) {
+    fn asked_again(&mut self, out: &mut Vec<CmAction>) {
         match self.state {
             State::Asked => self.ask_for_time(Rejected::Request, out),
             State::ReplySent => {
-                out.extend(self.repeat.iter().map(|repeat| Step::Send(repeat.mad().clone())));
+                out.extend(self.repeat.iter().map(|repeat| CmAction::Send(repeat.mad().clone())));
             }
             State::TimeWait => {
                 let stale = reason::STALE_CONNECTION;
                 self.send_reject(Rejected::Request, stale, [0; 148], out);
             }
-            State::Closed => out.extend(self.last.clone().map(Step::Send)),
+            State::Closed => out.extend(self.last.clone().map(CmAction::Send)),
             _ => {}
         }
     }
@@ -351,49 +361,49 @@ impl Connection {
         }
     }
 
-    fn answered(&mut self, reply: &Reply, out: &mut Vec<Step>) {
+    fn answered(&mut self, reply: &Reply, out: &mut Vec<CmAction>) {
         match self.state {
             State::RequestSent => {
                 self.names.1 = reply.communication;
                 self.terms.answered(reply);
                 self.state = State::Answered;
                 self.repeat = None;
-                out.push(Step::Tell(Event::Answered(reply.clone())));
+                out.push(CmAction::Tell(Event::Answered(reply.clone())));
             }
             State::Answered if reply.communication == self.names.1 => {
                 self.ask_for_time(Rejected::Reply, out);
             }
             State::Established if reply.communication == self.names.1 => {
-                out.extend(self.last.clone().map(Step::Send));
+                out.extend(self.last.clone().map(CmAction::Send));
             }
-            State::Closed => out.extend(self.last.clone().map(Step::Send)),
+            State::Closed => out.extend(self.last.clone().map(CmAction::Send)),
             _ => {}
         }
     }
 
-    fn is_established(&mut self, out: &mut Vec<Step>) {
+    fn set_established(&mut self, out: &mut Vec<CmAction>) {
         self.state = State::Established;
         self.repeat = None;
-        out.push(Step::Tell(Event::Established));
+        out.push(CmAction::Tell(Event::Established));
     }
 
-    fn rejected(&mut self, reject: &Reject, now: u64, out: &mut Vec<Step>) {
+    fn rejected(&mut self, reject: &Reject, now: u64, out: &mut Vec<CmAction>) {
         match self.state {
             State::RequestSent | State::Answered | State::Asked | State::ReplySent => {
                 self.close();
                 let (reason, private) = (reject.reason, reject.private);
-                out.push(Step::Tell(Event::Rejected { reason, private }));
+                out.push(CmAction::Tell(Event::Rejected { reason, private }));
             }
             // The peer has not heard that we are ready, or knows nothing of us.
             State::Established | State::DisconnectSent => {
-                out.push(Step::Tell(Event::Disconnected));
+                out.push(CmAction::Tell(Event::Disconnected));
                 self.wait_for_packets(now);
             }
             State::TimeWait | State::Closed => {}
         }
     }
 
-    fn disconnected(&mut self, of: &Disconnect, mad: &Mad, now: u64, out: &mut Vec<Step>) {
+    fn disconnected(&mut self, of: &Disconnect, mad: &Mad, now: u64, out: &mut Vec<CmAction>) {
         if of.queue_pair != self.terms.local_qpn {
             return;
         }
@@ -403,17 +413,17 @@ impl Connection {
             State::RequestSent | State::Asked => return,
         };
         let message = Message::Disconnected(self.received());
-        out.push(Step::Send(Mad { transaction: mad.transaction, modifier: 0, message }));
+        out.push(CmAction::Send(Mad { transaction: mad.transaction, modifier: 0, message }));
         if is_there {
-            out.push(Step::Tell(Event::Disconnected));
+            out.push(CmAction::Tell(Event::Disconnected));
             self.wait_for_packets(now);
         }
     }
 
-    fn end(&mut self, now: u64, out: &mut Vec<Step>) {
+    fn end(&mut self, now: u64, out: &mut Vec<CmAction>) {
         self.state = State::DisconnectSent;
         let mad = self.mad(self.disconnection());
-        out.push(Step::Send(mad.clone()));
+        out.push(CmAction::Send(mad.clone()));
         self.repeat = Some(Retransmit::farewell(mad, now));
     }
 
@@ -446,25 +456,25 @@ impl Connection {
         Message::Disconnect(Disconnect { communication, remote, queue_pair, private: [0; 220] })
     }
 
-    fn send_until_answered(&mut self, message: Message, now: u64, out: &mut Vec<Step>) {
+    fn send_until_answered(&mut self, message: Message, now: u64, out: &mut Vec<CmAction>) {
         let mad = self.mad(message);
-        out.push(Step::Send(mad.clone()));
+        out.push(CmAction::Send(mad.clone()));
         self.repeat = Some(Retransmit::new(mad, now));
     }
 
-    fn ask_for_time(&self, about: Rejected, out: &mut Vec<Step>) {
+    fn ask_for_time(&self, about: Rejected, out: &mut Vec<CmAction>) {
         let (communication, remote) = self.names;
         let service_timeout = SERVICE_TIMEOUT;
         let wait = Wait { communication, remote, about, service_timeout, private: [0; 222] };
-        out.push(Step::Send(self.mad(Message::Wait(wait))));
+        out.push(CmAction::Send(self.mad(Message::Wait(wait))));
     }
 
     /// Closes it with a word that who has missed it gets again.
-    fn refuse(&mut self, what: Rejected, why: u16, with: Private<148>, out: &mut Vec<Step>) {
+    fn refuse(&mut self, what: Rejected, why: u16, with: Private<148>, out: &mut Vec<CmAction>) {
         let reject = self.rejection(what, why, with);
         self.close();
         self.last = Some(reject.clone());
-        out.push(Step::Send(reject));
+        out.push(CmAction::Send(reject));
     }
 
     fn send_reject(
@@ -472,9 +482,9 @@ impl Connection {
         rejected: Rejected,
         why: u16,
         private: Private<148>,
-        out: &mut Vec<Step>,
+        out: &mut Vec<CmAction>,
     ) {
-        out.push(Step::Send(self.rejection(rejected, why, private)));
+        out.push(CmAction::Send(self.rejection(rejected, why, private)));
     }
 
     fn rejection(&self, rejected: Rejected, why: u16, private: Private<148>) -> Mad {

@@ -23,7 +23,7 @@ pub mod sidr;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 
-pub use connection::{Connection, Event, State, Step};
+pub use connection::{CmAction, Connection, Event, State};
 pub use connection_kind::Kind;
 pub use ip_service::{IpHeader, PortSpace, ServiceId};
 pub use mad::{MAD_BYTES, Mad, Malformed};
@@ -31,11 +31,11 @@ pub use message::{
     Disconnect, Disconnected, Message, Received, Reject, Rejected, Resolve, Resolved, Wait,
     reject_reason,
 };
-pub use negotiated_parameters::Terms;
+pub use negotiated_parameters::NegotiatedParameters;
 pub use path::Path;
 pub use reply::Reply;
 pub use request::{Request, Transport};
-pub use sidr::{Found, Resolution};
+pub use sidr::{Resolution, SidrOutcome};
 
 /// Private data as applications see it: always as long as the message allows.
 pub type Private<const N: usize> = [u8; N];

@@ -7,7 +7,7 @@ use omniverb_terms::{Psn, Qpn};
 
 /// The terms of a connection, as one side sees them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct NegotiatedParameters {
     /// Our queue pair.
     pub local_qpn: Qpn,
     /// The first PSN that it sends; the peer says which.
@@ -32,10 +32,10 @@ pub struct Terms {
     pub rnr_retry: u8,
 }
 
-impl Terms {
+impl NegotiatedParameters {
     /// What a REQ of ours says.
-    pub(crate) fn of_asker(request: &Request) -> Terms {
-        Terms {
+    pub(crate) fn of_asker(request: &Request) -> NegotiatedParameters {
+        NegotiatedParameters {
             local_qpn: request.queue_pair,
             kind: request.kind(),
             remote_psn: request.psn,
@@ -45,14 +45,14 @@ impl Terms {
             ack_timeout: request.primary.ack_timeout,
             retry_count: request.retry_count,
             rnr_retry: request.rnr_retry,
-            ..Terms::default()
+            ..NegotiatedParameters::default()
         }
     }
 
     /// What a REQ to us says. What the peer wants under way we have to serve, and the other way
     /// round (12.7.29, 12.7.30).
-    pub(crate) fn of_asked(request: &Request) -> Terms {
-        Terms {
+    pub(crate) fn of_asked(request: &Request) -> NegotiatedParameters {
+        NegotiatedParameters {
             remote_qpn: request.queue_pair,
             kind: request.kind(),
             local_psn: request.psn,
@@ -62,7 +62,7 @@ impl Terms {
             ack_timeout: request.primary.ack_timeout,
             retry_count: request.retry_count,
             rnr_retry: request.rnr_retry,
-            ..Terms::default()
+            ..NegotiatedParameters::default()
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Retransmit {
 /// What is due.
 #[allow(clippy::large_enum_variant)] // one at a time, on the stack
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum RetransmitDue {
     /// Nothing for now.
     Nothing,
     /// Send it again.
@@ -81,16 +81,16 @@ impl Retransmit {
     }
 
     /// Does what is due.
-    pub(crate) fn tick(&mut self, now: u64) -> Due {
+    pub(crate) fn tick(&mut self, now: u64) -> RetransmitDue {
         if now < self.due {
-            return Due::Nothing;
+            return RetransmitDue::Nothing;
         }
         if now >= self.over {
-            return Due::Over;
+            return RetransmitDue::Over;
         }
         self.pause = (self.pause * 2).min(LAST);
         self.due = now.saturating_add(self.pause).min(self.over);
-        Due::Again(self.mad.clone())
+        RetransmitDue::Again(self.mad.clone())
     }
 }
 
@@ -108,11 +108,13 @@ mod tests {
         let mut times = Vec::new();
         loop {
             let due = repeat.due();
-            assert_eq!(repeat.tick(due - 1), Due::Nothing);
+            assert_eq!(repeat.tick(due - 1), RetransmitDue::Nothing);
             match repeat.tick(due) {
-                Due::Again(again) => assert_eq!(again, mad()),
-                Due::Over => return times.into_iter().chain([due / MILLISECOND]).collect(),
-                Due::Nothing => panic!("nothing is due at {due}"),
+                RetransmitDue::Again(again) => assert_eq!(again, mad()),
+                RetransmitDue::Over => {
+                    return times.into_iter().chain([due / MILLISECOND]).collect();
+                }
+                RetransmitDue::Nothing => panic!("nothing is due at {due}"),
             }
             times.push(due / MILLISECOND);
         }
@@ -142,7 +144,7 @@ mod tests {
         let mut now = 0;
         for _ in 0..1000 {
             now = repeat.due();
-            if repeat.tick(now) == Due::Over {
+            if repeat.tick(now) == RetransmitDue::Over {
                 break;
             }
             repeat.wait(31, now);

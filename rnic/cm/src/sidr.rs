@@ -3,10 +3,10 @@
 //!
 //! In and out: as for a connection. Whoever has answered keeps the answer, for who asks again.
 
-use crate::connection::Step;
+use crate::connection::CmAction;
 use crate::mad::Mad;
 use crate::message::{Message, Resolve, Resolved};
-use crate::retransmit::{Due, Retransmit};
+use crate::retransmit::{Retransmit, RetransmitDue};
 use crate::{Private, WrongState};
 use omniverb_terms::{Qkey, Qpn};
 
@@ -34,7 +34,7 @@ enum State {
 /// What became of a question of ours.
 #[allow(clippy::large_enum_variant)] // one at a time, on the stack
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum SidrOutcome {
     /// The peer said this.
     Answer(Resolved),
     /// The peer does not answer.
@@ -52,10 +52,15 @@ pub struct Resolution {
 
 impl Resolution {
     /// Asks for a queue pair: `out` has the SIDR_REQ to send.
-    pub fn ask(resolve: Resolve, transaction: u64, now: u64, out: &mut Vec<Step>) -> Resolution {
+    pub fn ask(
+        resolve: Resolve,
+        transaction: u64,
+        now: u64,
+        out: &mut Vec<CmAction>,
+    ) -> Resolution {
         let (request, service) = (resolve.request, resolve.service);
         let mad = Mad { transaction, modifier: 0, message: Message::Resolve(resolve) };
-        out.push(Step::Send(mad.clone()));
+        out.push(CmAction::Send(mad.clone()));
         Resolution { request, service, state: State::Sent(Retransmit::new(mad, now)) }
     }
 
@@ -92,7 +97,7 @@ impl Resolution {
         status: u8,
         (queue_pair, queue_key): (Qpn, Qkey),
         private: Private<136>,
-        out: &mut Vec<Step>,
+        out: &mut Vec<CmAction>,
     ) -> Result<(), WrongState> {
         let State::Asked { transaction } = self.state else { return Err(WrongState) };
         let message = Message::Resolved(Resolved {
@@ -107,13 +112,13 @@ impl Resolution {
             private,
         });
         let mad = Mad { transaction, modifier: 0, message };
-        out.push(Step::Send(mad.clone()));
+        out.push(CmAction::Send(mad.clone()));
         self.state = State::Answered(mad);
         Ok(())
     }
 
     /// Our user has forgotten it, or is no more.
-    pub fn destroy(&mut self, out: &mut Vec<Step>) {
+    pub fn destroy(&mut self, out: &mut Vec<CmAction>) {
         if self.is_asked() {
             let _ = self.answer(status::REJECTED, (Qpn(0), Qkey(0)), [0; 136], out);
         }
@@ -121,34 +126,34 @@ impl Resolution {
     }
 
     /// The question came once more.
-    pub fn asked_again(&self, out: &mut Vec<Step>) {
+    pub fn asked_again(&self, out: &mut Vec<CmAction>) {
         if let State::Answered(mad) = &self.state {
-            out.push(Step::Send(mad.clone()));
+            out.push(CmAction::Send(mad.clone()));
         }
     }
 
     /// An answer came.
-    pub fn answered(&mut self, resolved: &Resolved) -> Option<Found> {
+    pub fn answered(&mut self, resolved: &Resolved) -> Option<SidrOutcome> {
         let is_ours = resolved.request == self.request && matches!(self.state, State::Sent(_));
         if !is_ours {
             return None;
         }
         self.state = State::Closed;
-        Some(Found::Answer(resolved.clone()))
+        Some(SidrOutcome::Answer(resolved.clone()))
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, now: u64, out: &mut Vec<Step>) -> Option<Found> {
+    pub fn tick(&mut self, now: u64, out: &mut Vec<CmAction>) -> Option<SidrOutcome> {
         let State::Sent(repeat) = &mut self.state else { return None };
         match repeat.tick(now) {
-            Due::Nothing => None,
-            Due::Again(mad) => {
-                out.push(Step::Send(mad));
+            RetransmitDue::Nothing => None,
+            RetransmitDue::Again(mad) => {
+                out.push(CmAction::Send(mad));
                 None
             }
-            Due::Over => {
+            RetransmitDue::Over => {
                 self.state = State::Closed;
-                Some(Found::Silence)
+                Some(SidrOutcome::Silence)
             }
         }
     }

@@ -3,8 +3,8 @@
 
 use omniverb_cm::sidr::status;
 use omniverb_cm::{
-    Connection, Event, Found, Mad, Message, Path, Private, Reply, Request, Resolution, Resolve,
-    State, Step, Transport, reject_reason,
+    CmAction, Connection, Event, Mad, Message, Path, Private, Reply, Request, Resolution, Resolve,
+    SidrOutcome, State, Transport, reject_reason,
 };
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 use proptest::prelude::*;
@@ -69,9 +69,9 @@ fn reply() -> Reply {
 }
 
 /// A random number that a seed decides.
-struct Chance(u64);
+struct SeededRandom(u64);
 
-impl Chance {
+impl SeededRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         self.0 >> 33
@@ -84,7 +84,7 @@ impl Chance {
 
 /// What the line does to messages, in percent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Line {
+struct LineFaults {
     lost: u64,
     doubled: u64,
     late: u64,
@@ -93,8 +93,8 @@ struct Line {
 /// A connection's two ends, and what is on its way.
 struct World {
     now: u64,
-    chance: Chance,
-    line: Line,
+    chance: SeededRandom,
+    line: LineFaults,
     /// Who asks, who is asked.
     ends: [Option<Connection>; 2],
     told: [Vec<Event>; 2],
@@ -107,12 +107,12 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, line: Line) -> World {
+    fn new(seed: u64, line: LineFaults) -> World {
         let mut steps = Vec::new();
         let asks = Connection::ask(request(), 0x1_0000_0007, 0, &mut steps);
         let mut world = World {
             now: 0,
-            chance: Chance(seed),
+            chance: SeededRandom(seed),
             line,
             ends: [Some(asks), None],
             told: [Vec::new(), Vec::new()],
@@ -125,11 +125,11 @@ impl World {
         world
     }
 
-    fn take(&mut self, end: usize, steps: Vec<Step>) {
+    fn take(&mut self, end: usize, steps: Vec<CmAction>) {
         for step in steps {
             match step {
-                Step::Tell(event) => self.told[end].push(event),
-                Step::Send(mad) => {
+                CmAction::Tell(event) => self.told[end].push(event),
+                CmAction::Send(mad) => {
                     self.sent += 1;
                     let copies = 1 + usize::from(self.chance.percent(self.line.doubled));
                     for _ in 0..copies {
@@ -150,7 +150,7 @@ impl World {
         self.under_way.insert((at, self.count), (to, mad));
     }
 
-    fn act(&mut self, end: usize, what: impl FnOnce(&mut Connection, u64, &mut Vec<Step>)) {
+    fn act(&mut self, end: usize, what: impl FnOnce(&mut Connection, u64, &mut Vec<CmAction>)) {
         let mut steps = Vec::new();
         if let Some(connection) = &mut self.ends[end] {
             what(connection, self.now, &mut steps);
@@ -232,13 +232,17 @@ fn names(told: &[Event]) -> Vec<&'static str> {
     told.iter().map(name).collect()
 }
 
-fn line() -> impl Strategy<Value = Line> {
-    (0..50u64, 0..50u64, 0..50u64).prop_map(|(lost, doubled, late)| Line { lost, doubled, late })
+fn line() -> impl Strategy<Value = LineFaults> {
+    (0..50u64, 0..50u64, 0..50u64).prop_map(|(lost, doubled, late)| LineFaults {
+        lost,
+        doubled,
+        late,
+    })
 }
 
 #[test]
 fn both_learn_what_their_queue_pairs_need() {
-    let mut world = World::new(1, Line::default());
+    let mut world = World::new(1, LineFaults::default());
     world.connect();
     assert_eq!(names(&world.told[0]), ["answered"]);
     assert_eq!(names(&world.told[1]), ["established"]);
@@ -265,7 +269,7 @@ fn the_listener_knows_the_offer_before_it_answers() {
 
 #[test]
 fn a_refusal_brings_its_reason_and_data() {
-    let mut world = World::new(1, Line::default());
+    let mut world = World::new(1, LineFaults::default());
     world.run(SECOND / 100);
     world.act(1, |c, _, steps| c.reject(reject_reason::CONSUMER, [5; 148], steps).unwrap());
     world.run(LONG);
@@ -276,7 +280,7 @@ fn a_refusal_brings_its_reason_and_data() {
 
 #[test]
 fn an_unanswered_request_ends_when_kernels_give_up() {
-    let mut world = World::new(1, Line { lost: 100, ..Line::default() });
+    let mut world = World::new(1, LineFaults { lost: 100, ..LineFaults::default() });
     world.run(73 * SECOND);
     assert_eq!(names(&world.told[0]), [""; 0]);
     world.run(75 * SECOND);
@@ -286,7 +290,7 @@ fn an_unanswered_request_ends_when_kernels_give_up() {
 
 #[test]
 fn a_slow_decision_is_waited_for() {
-    let mut world = World::new(1, Line::default());
+    let mut world = World::new(1, LineFaults::default());
     world.run(90 * SECOND);
     assert_eq!(world.told[0], []);
     assert!(world.sent < 12, "it is asked for time, not again and again: {}", world.sent);
@@ -297,7 +301,7 @@ fn a_slow_decision_is_waited_for() {
 #[test]
 fn a_connection_ends_once_for_each() {
     for both in [false, true] {
-        let mut world = World::new(1, Line::default());
+        let mut world = World::new(1, LineFaults::default());
         world.connect();
         for end in 0..=usize::from(both) {
             world.act(end, |c, now, steps| c.disconnect(now, steps).unwrap());
@@ -311,7 +315,7 @@ fn a_connection_ends_once_for_each() {
 
 #[test]
 fn an_unheard_dreq_leaves_the_peer_and_frees_its_sender() {
-    let mut world = World::new(1, Line::default());
+    let mut world = World::new(1, LineFaults::default());
     world.connect();
     world.line.lost = 100;
     world.act(0, |c, now, steps| c.disconnect(now, steps).unwrap());
@@ -323,7 +327,7 @@ fn an_unheard_dreq_leaves_the_peer_and_frees_its_sender() {
 
 #[test]
 fn what_is_not_its_time_is_refused() {
-    let mut world = World::new(1, Line::default());
+    let mut world = World::new(1, LineFaults::default());
     world.act(0, |c, now, steps| {
         assert!(c.accept(reply(), now, steps).is_err());
         assert!(c.reject(28, [0; 148], steps).is_err());
@@ -342,7 +346,7 @@ fn what_is_not_its_time_is_refused() {
 #[test]
 fn a_side_without_the_connection_rejects_its_peers_messages() {
     let end_of = |until: fn(&World) -> bool, forgets: usize| {
-        let mut world = World::new(1, Line::default());
+        let mut world = World::new(1, LineFaults::default());
         while !until(&world) && world.step(LONG) {}
         if world.state(1) == Some(State::Asked) && !until(&world) {
             world.act(1, |c, now, steps| c.accept(reply(), now, steps).unwrap());
@@ -369,11 +373,13 @@ fn a_question_is_answered_however_often_it_comes() {
     asked.answer(status::VALID, (Qpn(9), Qkey(77)), [4; 136], &mut steps).unwrap();
     assert!(asked.answer(status::VALID, (Qpn(9), Qkey(77)), [4; 136], &mut steps).is_err());
     asked.asked_again(&mut steps);
-    let [_, Step::Send(first), Step::Send(second)] = &steps[..] else { panic!("{steps:?}") };
+    let [_, CmAction::Send(first), CmAction::Send(second)] = &steps[..] else {
+        panic!("{steps:?}")
+    };
     assert_eq!(first, second);
     let Message::Resolved(resolved) = &first.message else { panic!("{first:?}") };
     assert_eq!((resolved.queue_pair, resolved.queue_key, resolved.status), (Qpn(9), Qkey(77), 0));
-    assert_eq!(asks.answered(resolved), Some(Found::Answer(resolved.clone())));
+    assert_eq!(asks.answered(resolved), Some(SidrOutcome::Answer(resolved.clone())));
     assert_eq!(asks.answered(resolved), None, "once");
     assert_eq!(asks.deadline(), None);
     let mut vain = Resolution::ask(question(), 5, 0, &mut steps);
@@ -381,7 +387,7 @@ fn a_question_is_answered_however_often_it_comes() {
     while let Some(at) = vain.deadline() {
         found = vain.tick(at, &mut steps);
     }
-    assert_eq!(found, Some(Found::Silence));
+    assert_eq!(found, Some(SidrOutcome::Silence));
 }
 
 proptest! {
@@ -418,7 +424,7 @@ proptest! {
                 2 | 3 => drop(c.establish(steps)),
                 4 => drop(c.disconnect(now, steps)),
                 5 => c.destroy(steps),
-                _ => c.is_forgotten(now, steps),
+                _ => c.end_as_stale(now, steps),
             });
         }
         // Users who decide nothing are waited for as long as they are there; these go.
@@ -445,7 +451,7 @@ proptest! {
         seed: u64,
         noise in prop::collection::vec((0..2usize, 0..9u8, any::<[u8; 232]>()), 0..30),
     ) {
-        let mut world = World::new(seed, Line::default());
+        let mut world = World::new(seed, LineFaults::default());
         for (to, kind, fields) in noise {
             world.run(world.now + 10 * MILLISECOND);
             let mut bytes = [0; 256];

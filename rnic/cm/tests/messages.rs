@@ -7,7 +7,7 @@ use omniverb_cm::{
 };
 use omniverb_terms::{Gid, Psn, Qkey, Qpn, Service};
 use omniverb_transport::unreliable_datagram;
-use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, Verdict};
+use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, IcrcVerdict, Packet};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -84,13 +84,13 @@ fn request() -> Mad {
 fn a_captured_request_decodes_to_its_fields() {
     let digits: Vec<u32> = REQUEST.chars().filter_map(|c| c.to_digit(16)).collect();
     let bytes: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect();
-    let flow = Flow {
+    let flow = IcrcFlow {
         source: Ipv4Addr::new(10, 77, 0, 1).into(),
         destination: Ipv4Addr::new(10, 77, 0, 2).into(),
         source_port: 0xc3c0,
     };
     let known = &bytes[28..];
-    assert_eq!(flow.check(known, None), Verdict::Exact);
+    assert_eq!(flow.check(known, None), IcrcVerdict::Exact);
     let packet = Packet::parse(known).unwrap();
     let arrived = unreliable_datagram::read(&packet, Qkey::GENERAL_SERVICES).unwrap();
     assert_eq!(arrived.source, Qpn::GENERAL_SERVICES);

@@ -3,7 +3,7 @@
 //! An array in lent memory has room for all it will ever hold, since no memory is allocated while
 //! requests are on their way. One of our own begins with less, and grows.
 
-use omniverb_ring::{Array, Lending, NoMemory};
+use omniverb_ring::{FixedArray, MemoryLender, NoMemory};
 use zerocopy::FromBytes;
 
 /// Elements that one of our own has room for before it grows.
@@ -12,7 +12,7 @@ const BEGINNING: usize = 4096;
 /// Elements in the order in which they came.
 pub(crate) struct Fifo<T: Copy + FromBytes> {
     /// As many as a power of two, or none.
-    places: Array<T>,
+    places: FixedArray<T>,
     /// Where the oldest is, counted up for ever.
     first: usize,
     length: usize,
@@ -21,14 +21,14 @@ pub(crate) struct Fifo<T: Copy + FromBytes> {
 impl<T: Copy + FromBytes> Default for Fifo<T> {
     /// An empty one, without room.
     fn default() -> Self {
-        Fifo { places: Array::default(), first: 0, length: 0 }
+        Fifo { places: FixedArray::default(), first: 0, length: 0 }
     }
 }
 
 impl<T: Copy + FromBytes> Fifo<T> {
     /// For so many elements, in our own memory.
     pub(crate) fn own(capacity: usize) -> Fifo<T> {
-        let places = Array::own(capacity.min(BEGINNING).next_power_of_two());
+        let places = FixedArray::own(capacity.min(BEGINNING).next_power_of_two());
         Fifo { places, first: 0, length: 0 }
     }
 
@@ -36,11 +36,11 @@ impl<T: Copy + FromBytes> Fifo<T> {
     ///
     /// # Errors
     /// The lender has none.
-    pub(crate) fn new(capacity: usize, lending: &Lending) -> Result<Fifo<T>, NoMemory> {
+    pub(crate) fn new(capacity: usize, lending: &MemoryLender) -> Result<Fifo<T>, NoMemory> {
         match lending {
             None => Ok(Fifo::own(capacity)),
             Some(_) => {
-                let places = Array::new(capacity.next_power_of_two(), lending)?;
+                let places = FixedArray::new(capacity.next_power_of_two(), lending)?;
                 Ok(Fifo { places, first: 0, length: 0 })
             }
         }
@@ -83,7 +83,8 @@ impl<T: Copy + FromBytes> Fifo<T> {
 
     #[cold]
     fn grow(&mut self) {
-        let mut other = Fifo { places: Array::own((2 * self.length).max(1)), first: 0, length: 0 };
+        let mut other =
+            Fifo { places: FixedArray::own((2 * self.length).max(1)), first: 0, length: 0 };
         other.append(self);
         *self = other;
     }

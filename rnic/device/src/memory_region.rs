@@ -332,9 +332,9 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 mod tests {
     use super::*;
 
-    struct Nothing;
+    struct NoUsers;
 
-    impl UsesRegions for Nothing {
+    impl UsesRegions for NoUsers {
         fn finish_access(&self) {}
         fn doubt_receives(&self, _: Lkey) {}
     }
@@ -356,8 +356,8 @@ mod tests {
     fn two_regions_in_turn_are_looked_up_once_each() {
         let regions = Regions::default();
         (1..=3).for_each(|lkey| regions.insert(region(lkey)));
-        let user = Arc::new(Nothing);
-        let known: Weak<Nothing> = Arc::downgrade(&user);
+        let user = Arc::new(NoUsers);
+        let known: Weak<NoUsers> = Arc::downgrade(&user);
         let mut cache = RegionCache::of(known, Purpose::Sends);
         let mut found = |lkey: u32| regions.by_lkey(&mut cache, Lkey(lkey)).map(|it| it.lkey.0);
         assert_eq!((found(1), found(2)), (Some(1), Some(2)));

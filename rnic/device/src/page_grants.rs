@@ -8,13 +8,13 @@
 use crate::limits::{DETOURS_MAX, EXTENTS_MAX, GRANTS_MAX, MEDIATED_MAX, PAGE_BYTES};
 use crate::platform::Host;
 use crate::resident_pages::{Pages, ResidencyGeneration};
-use omniverb_link::page_grant_pacing::{Advice, Pace};
+use omniverb_link::page_grant_pacing::{Advice, KeyMoves};
 use omniverb_ring::Window;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 
 pub use crate::resident_pages::Backing;
-pub use omniverb_link::page_grant_pacing::Denied;
+pub use omniverb_link::page_grant_pacing::Denial;
 
 /// One grant: an extent, some of the whole pages of a region, mapped.
 #[derive(Clone)]
@@ -68,7 +68,7 @@ impl Extent {
 /// A key that was asked for.
 struct AskedKey {
     rkey: Rkey,
-    pace: Pace,
+    pace: KeyMoves,
     /// What was asked for last.
     address: u64,
 }
@@ -189,7 +189,7 @@ impl Grants {
             Some(index) => index,
             None if self.asked.len() >= GRANTS_MAX => return GrantLookup::Mediated,
             None => {
-                self.asked.push(AskedKey { rkey, pace: Pace::default(), address: at });
+                self.asked.push(AskedKey { rkey, pace: KeyMoves::default(), address: at });
                 self.asked.len() - 1
             }
         };
@@ -274,7 +274,7 @@ impl Grants {
         let waits = |asked: &&mut AskedKey| asked.rkey == rkey && asked.pace.is_waiting();
         let Some(asked) = self.asked.iter_mut().find(waits) else { return false };
         if !(start..end).contains(&asked.address) {
-            asked.pace.refused(Denied::ForGood);
+            asked.pace.refused(Denial::ForGood);
             return false;
         }
         asked.pace.granted(end - start);
@@ -298,7 +298,7 @@ impl Grants {
     }
 
     /// The daemon did not grant.
-    pub(crate) fn refused(&mut self, rkey: Rkey, denied: Denied) {
+    pub(crate) fn refused(&mut self, rkey: Rkey, denied: Denial) {
         let mut all = self.asked.iter_mut();
         if let Some(asked) = all.find(|asked| asked.rkey == rkey && asked.pace.is_waiting()) {
             asked.pace.refused(denied);

@@ -2,7 +2,7 @@
 //! may be the program's.
 
 use crate::scatter_gather::{Sge, total};
-use omniverb_ring::{Array, Lending, NoMemory};
+use omniverb_ring::{FixedArray, MemoryLender, NoMemory};
 use omniverb_terms::Lkey;
 
 /// A ring of receive work requests. Positions count up for ever; the application's slot is freed
@@ -13,7 +13,7 @@ pub struct ReceiveQueue {
     /// How many receives the ring has room for, less one: all ones in binary.
     last: u64,
     /// For each of them a row: its [`head`], and places for its entries.
-    rows: Array<Sge>,
+    rows: FixedArray<Sge>,
     posted: u64,
     taken: u64,
     /// Receives whose completions went straight to the application.
@@ -81,17 +81,18 @@ impl ReceiveQueue {
     ///
     /// # Errors
     /// The lender has none.
-    pub fn new(capacity: u32, sge_max: u32, lending: &Lending) -> Result<Self, NoMemory> {
+    pub fn new(capacity: u32, sge_max: u32, lending: &MemoryLender) -> Result<Self, NoMemory> {
         let ring = (capacity.max(1)).next_power_of_two() as usize;
         let length = ring * (1 + sge_max.max(1) as usize);
-        let rows = if capacity > 0 { Array::new(length, lending)? } else { Array::own(length) };
+        let rows =
+            if capacity > 0 { FixedArray::new(length, lending)? } else { FixedArray::own(length) };
         let last = ring as u64 - 1;
         Ok(Self { capacity, sge_max, last, rows, posted: 0, taken: 0, released: 0 })
     }
 
     /// One for nothing.
     pub fn none() -> Self {
-        let rows = Array::default();
+        let rows = FixedArray::default();
         Self { capacity: 0, sge_max: 0, last: 0, rows, posted: 0, taken: 0, released: 0 }
     }
 

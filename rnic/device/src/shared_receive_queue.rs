@@ -9,7 +9,7 @@ use crate::scatter_gather::Sge;
 use crate::send_work_request::{PostError, PostFault};
 use crate::spin_lock::{Lock, lock};
 use crate::xrc_domain::Domain;
-use omniverb_ring::{Lending, NoMemory};
+use omniverb_ring::{MemoryLender, NoMemory};
 use omniverb_terms::Qpn;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ pub struct SrqSpec {
     /// XRC: where its receives complete, and the domain in which peers name it by a number.
     pub extended: Option<(Arc<Cq>, Arc<Domain>)>,
     /// Whose memory its receives are in.
-    pub lending: Lending,
+    pub lending: MemoryLender,
 }
 
 /// Why a shared receive queue is not resized.
@@ -61,7 +61,7 @@ pub struct Srq {
     /// XRC: queue pairs that place messages in it, or are to place the next one there.
     holders: Mutex<HashMap<Qpn, Weak<Qp>>>,
     /// Whose memory its receives are in.
-    lending: Lending,
+    lending: MemoryLender,
     shared: Arc<Shared>,
 }
 

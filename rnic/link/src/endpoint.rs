@@ -38,7 +38,7 @@ pub struct EndpointParts {
 
 /// What an end remembers of naps; see [`crate::poller_nap`].
 #[derive(Default)]
-pub(crate) struct Naps {
+pub(crate) struct NapState {
     /// Of our latest one; at the engine's end, of the peer's that it answered last.
     pub(crate) number: u64,
     /// At the engine's end: positions in both rings when it last looked for a nap, added up.
@@ -47,7 +47,7 @@ pub(crate) struct Naps {
 
 /// What became of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum ResponseOutcome {
     /// It is in the ring.
     Sent,
     /// There is no room for it now.
@@ -77,7 +77,7 @@ pub struct Endpoint {
     pub(crate) is_blocked: bool,
     /// We have woken the peer, since it was last seen to consume.
     pub(crate) has_kicked: bool,
-    pub(crate) naps: Naps,
+    pub(crate) naps: NapState,
     /// So many bytes are consumed without telling the peer, in the middle of a batch.
     publish_at: u64,
 }
@@ -115,7 +115,7 @@ impl Endpoint {
             credits: Credits::default(),
             is_blocked: false,
             has_kicked: false,
-            naps: Naps::default(),
+            naps: NapState::default(),
             publish_at: request_bytes as u64 / 8,
         })
     }
@@ -289,7 +289,7 @@ impl Endpoint {
             place.copy_from(payload);
             true
         })?;
-        Ok(sent == Sent::Sent)
+        Ok(sent == ResponseOutcome::Sent)
     }
 
     /// As [`Self::send_response`], with a payload that `fill` copies to its place, if it can.
@@ -298,20 +298,20 @@ impl Endpoint {
         response: &Response,
         length: usize,
         fill: impl FnOnce(UserMemory) -> bool,
-    ) -> Result<Sent, Broken> {
+    ) -> Result<ResponseOutcome, Broken> {
         let (tag, word, extra) = response.encode();
         let spare = if matches!(response, Response::Nak { .. }) { 0 } else { NAK_ROOM };
         let reserved = self.responses_out.reserve_leaving(extra, length, spare)?;
-        let Some(at) = reserved else { return Ok(Sent::NoRoom) };
+        let Some(at) = reserved else { return Ok(ResponseOutcome::NoRoom) };
         if extra == 1 {
             self.responses_out.extra(at, 0, word);
         }
         if length > 0 && !fill(self.responses_out.payload_memory(at, extra, length)) {
-            return Ok(Sent::Unfilled);
+            return Ok(ResponseOutcome::Unfilled);
         }
         self.responses_out.publish(at, tag, extra, length);
         self.notify();
-        Ok(Sent::Sent)
+        Ok(ResponseOutcome::Sent)
     }
 
     /// The response at the head, decoded.

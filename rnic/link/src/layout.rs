@@ -58,9 +58,9 @@ pub mod word {
     /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
     /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
-    /// A [`crate::qp_attributes::Receiving`]: only a far end on a network reads it.
+    /// A [`crate::qp_attributes::ReceiveAttributes`]: only a far end on a network reads it.
     pub const RECEIVING: usize = 0xf0;
-    /// A [`crate::qp_attributes::Sending`]; likewise.
+    /// A [`crate::qp_attributes::SendAttributes`]; likewise.
     pub const SENDING: usize = 0xf8;
     /// A [`crate::qp_attributes::GlobalRoute`]; likewise.
     pub const GLOBAL_ROUTE: usize = 0x100;

@@ -19,10 +19,10 @@ pub mod record;
 mod unacknowledged_requests;
 
 pub use credits::Credit;
-pub use endpoint::{Doorbell, Endpoint, EndpointParts, Sent};
+pub use endpoint::{Doorbell, Endpoint, EndpointParts, ResponseOutcome};
 pub use omniverb_ring::Broken;
 pub use operation_trace::{Trace, TraceReader, Tracer};
 pub use page_access::PeerPageAccess;
-pub use payload_source::{Source, Unfilled};
+pub use payload_source::{Source, UnfilledRecord};
 pub use record::{Nak, Request, Response};
 pub use unacknowledged_requests::PeekedRequest;

@@ -37,7 +37,7 @@ pub const fn allows(granted: u64, moved: u64, others_free: u64) -> bool {
 
 /// For how long a grant is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denied {
+pub enum Denial {
     /// It may be had when more of the region has been moved.
     ForNow,
     /// It is not to be asked for again, until the owner's EPOCH moves.
@@ -55,16 +55,16 @@ pub enum Advice {
 
 /// What an initiator knows of one key.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+pub struct KeyMoves {
     moved: u64,
     granted: u64,
     ask_at: u64,
-    question: Question,
+    question: GrantRequestState,
 }
 
 /// How a question for a grant stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Question {
+enum GrantRequestState {
     /// It may be asked.
     #[default]
     Open,
@@ -74,50 +74,50 @@ enum Question {
     Closed,
 }
 
-impl Pace {
+impl KeyMoves {
     /// So many bytes are about to be moved by mediation that would better be mapped.
     #[inline]
     pub fn moves(&mut self, bytes: u64) -> Advice {
-        let ask = self.question == Question::Open && self.moved >= self.ask_at;
+        let ask = self.question == GrantRequestState::Open && self.moved >= self.ask_at;
         self.moved = self.moved.saturating_add(bytes);
         if !ask {
             return Advice::GoOn;
         }
-        self.question = Question::Asked;
+        self.question = GrantRequestState::Asked;
         Advice::Ask
     }
 
     /// The question did not get through.
     pub fn not_asked(&mut self) {
-        self.expects_nothing();
+        self.drop_question();
     }
 
     /// Whether an answer is expected.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.question == Question::Asked
+        self.question == GrantRequestState::Asked
     }
 
     /// An extent was granted.
     pub fn granted(&mut self, bytes: u64) {
-        self.expects_nothing();
+        self.drop_question();
         self.granted = self.granted.saturating_add(bytes);
         // The next one doubles what there is.
         let next = self.granted.saturating_add(self.granted.max(FREE_BYTES));
         self.ask_at = next.saturating_sub(FREE_BYTES).div_ceil(FACTOR);
     }
 
-    fn expects_nothing(&mut self) {
-        if self.question == Question::Asked {
-            self.question = Question::Open;
+    fn drop_question(&mut self) {
+        if self.question == GrantRequestState::Asked {
+            self.question = GrantRequestState::Open;
         }
     }
 
     /// Nothing was granted.
-    pub fn refused(&mut self, denied: Denied) {
+    pub fn refused(&mut self, denied: Denial) {
         self.question = match denied {
-            Denied::ForNow => Question::Open,
-            Denied::ForGood => Question::Closed,
+            Denial::ForNow => GrantRequestState::Open,
+            Denial::ForGood => GrantRequestState::Closed,
         };
         self.ask_at = self.moved.saturating_add((self.moved / 2).max(AGAIN_BYTES));
     }
@@ -131,7 +131,7 @@ mod tests {
     fn a_sweep_of_a_region_asks_seldom_and_is_hardly_ever_refused() {
         for length in [8, 4096, 65536, 1 << 20] {
             let (mut pace, mut adopted, mut moved, mut asked, mut refused) =
-                (Pace::default(), 0, 0, 0, 0);
+                (KeyMoves::default(), 0, 0, 0, 0);
             for _ in 0..(1 << 30) / length {
                 if adopted >= 1 << 30 {
                     break;
@@ -144,7 +144,7 @@ mod tests {
                         pace.granted(extent);
                     } else {
                         refused += 1;
-                        pace.refused(Denied::ForNow);
+                        pace.refused(Denial::ForNow);
                     }
                 }
                 moved += length;
@@ -172,13 +172,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_final_unless_it_says_otherwise() {
-        let mut pace = Pace::default();
+        let mut pace = KeyMoves::default();
         assert_eq!(pace.moves(8), Advice::Ask);
         assert_eq!(pace.moves(8), Advice::GoOn, "one question at a time");
-        pace.refused(Denied::ForNow);
+        pace.refused(Denial::ForNow);
         assert_eq!([8, AGAIN_BYTES].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
         assert_eq!(pace.moves(8), Advice::Ask);
-        pace.refused(Denied::ForGood);
+        pace.refused(Denial::ForGood);
         assert_eq!([1 << 40, 8].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
     }
 }

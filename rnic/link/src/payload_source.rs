@@ -39,14 +39,14 @@ pub struct Source {
 
 /// A record whose payload is elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub struct Unfilled {
+pub struct UnfilledRecord {
     at: usize,
     extra: usize,
     /// Where it ends in the ring.
     end: u64,
 }
 
-impl Unfilled {
+impl UnfilledRecord {
     /// Position right behind it.
     pub fn end(&self) -> u64 {
         self.end
@@ -143,7 +143,7 @@ impl Endpoint {
         request: &Request,
         length: usize,
         source: Source,
-    ) -> Result<Option<Unfilled>, Broken> {
+    ) -> Result<Option<UnfilledRecord>, Broken> {
         let Some((tag, words, extra)) = request.encode_from(source) else { return Ok(None) };
         let Some(at) = self.requests_out.reserve(extra, length)? else { return Ok(None) };
         for (index, word) in words.iter().enumerate().take(extra) {
@@ -151,11 +151,11 @@ impl Endpoint {
         }
         self.requests_out.publish(at, tag, extra, length);
         self.notify();
-        Ok(Some(Unfilled { at, extra, end: self.requests_out.position() }))
+        Ok(Some(UnfilledRecord { at, extra, end: self.requests_out.position() }))
     }
 
     /// Puts the payload of a record, which the peer must not have consumed, where it belongs.
-    pub fn fill(&mut self, record: &Unfilled, payload: UserMemory) {
+    pub fn fill(&mut self, record: &UnfilledRecord, payload: UserMemory) {
         self.requests_out.payload(record.at, record.extra, 0, payload);
     }
 

@@ -12,20 +12,20 @@ use omniverb_ring::shared_atomics::{AtomicU64, Ordering};
 use omniverb_ring::{Broken, Window, WordMemory};
 
 /// A nap; over when this is dropped.
-pub struct Nap {
+pub struct PollerNap {
     ours: Window,
     theirs: Window,
     woken: u64,
 }
 
-impl Nap {
+impl PollerNap {
     /// The word to sleep on, while its low half is this.
     pub fn place(&self) -> (&AtomicU64, u32) {
         (self.theirs.word(word::WOKEN), self.woken as u32)
     }
 }
 
-impl Drop for Nap {
+impl Drop for PollerNap {
     fn drop(&mut self) {
         self.ours.store(word::NAP, 0, Ordering::Relaxed);
     }
@@ -40,14 +40,14 @@ impl Endpoint {
 
     /// Asks to be woken when the peer has consumed another `bytes`, or gives us something. `None`:
     /// that has happened already.
-    pub fn begin_nap(&mut self, bytes: u64) -> Result<Option<Nap>, Broken> {
+    pub fn begin_nap(&mut self, bytes: u64) -> Result<Option<PollerNap>, Broken> {
         let until = self.requests_out.position() - self.under_way()? + bytes;
         let woken = self.theirs.load(word::WOKEN, Ordering::Acquire);
         // Never the number that the peer has answered already, and never zero.
         self.naps.number = (self.naps.number.max(woken).wrapping_add(1)).max(1);
         self.ours.store(word::NAP_UNTIL, until, Ordering::Relaxed);
         self.ours.store(word::NAP, self.naps.number, Ordering::SeqCst);
-        let nap = Nap { ours: self.ours.clone(), theirs: self.theirs.clone(), woken };
+        let nap = PollerNap { ours: self.ours.clone(), theirs: self.theirs.clone(), woken };
         let over = self.has_news() || self.requests_out.consumed(until)? >= until;
         Ok((!over).then_some(nap))
     }

@@ -24,7 +24,7 @@ const FLOW_LABEL: u64 = 0xf_ffff;
 
 /// Attributes of the receiving half. Known when the queue pair is ready to receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Receiving {
+pub struct ReceiveAttributes {
     /// The packet sequence number that is expected first.
     pub rq_psn: Psn,
     /// `enum ibv_mtu`: 1 (256 bytes) to 5 (4096 bytes).
@@ -37,7 +37,7 @@ pub struct Receiving {
 
 /// Attributes of the sending half. Known when the queue pair is ready to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sending {
+pub struct SendAttributes {
     /// The packet sequence number to begin with.
     pub sq_psn: Psn,
     /// Code of the time to wait for an acknowledgement; 5 bits, 0: for ever.
@@ -67,7 +67,7 @@ const fn byte(word: u64, shift: u32) -> u8 {
     (word >> shift) as u8
 }
 
-impl Receiving {
+impl ReceiveAttributes {
     /// As a word.
     pub fn encode(&self) -> u64 {
         VALID
@@ -90,7 +90,7 @@ impl Receiving {
     }
 }
 
-impl Sending {
+impl SendAttributes {
     /// As a word.
     pub fn encode(&self) -> u64 {
         VALID
@@ -137,12 +137,12 @@ impl GlobalRoute {
 
 impl Endpoint {
     /// Publishes our receiving half's attributes; before [`Endpoint::open`].
-    pub fn publish_receiving(&mut self, receiving: &Receiving) {
+    pub fn publish_receiving(&mut self, receiving: &ReceiveAttributes) {
         self.publish(word::RECEIVING, receiving.encode());
     }
 
     /// Publishes our sending half's attributes; before the first request.
-    pub fn publish_sending(&mut self, sending: &Sending) {
+    pub fn publish_sending(&mut self, sending: &SendAttributes) {
         self.publish(word::SENDING, sending.encode());
     }
 
@@ -152,13 +152,13 @@ impl Endpoint {
     }
 
     /// The peer's receiving half, if it is known.
-    pub fn peer_receiving(&self) -> Option<Receiving> {
-        Receiving::decode(self.theirs.load(word::RECEIVING, Ordering::Acquire))
+    pub fn peer_receiving(&self) -> Option<ReceiveAttributes> {
+        ReceiveAttributes::decode(self.theirs.load(word::RECEIVING, Ordering::Acquire))
     }
 
     /// The peer's sending half, if it is known.
-    pub fn peer_sending(&self) -> Option<Sending> {
-        Sending::decode(self.theirs.load(word::SENDING, Ordering::Acquire))
+    pub fn peer_sending(&self) -> Option<SendAttributes> {
+        SendAttributes::decode(self.theirs.load(word::SENDING, Ordering::Acquire))
     }
 
     /// How the peer wants packets to travel, if it is known.

@@ -2,7 +2,7 @@
 //! none of them is nothing.
 
 use omniverb_link::layout::{self, word};
-use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
+use omniverb_link::qp_attributes::{GlobalRoute, ReceiveAttributes, SendAttributes};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request};
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;
@@ -15,9 +15,9 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) }
 }
 
-fn receiving() -> impl Strategy<Value = Receiving> {
+fn receiving() -> impl Strategy<Value = ReceiveAttributes> {
     (0..1u32 << 24, 1..=5u8, 0..32u8, any::<u8>()).prop_map(
-        |(rq_psn, path_mtu, min_rnr_timer, max_dest_rd_atomic)| Receiving {
+        |(rq_psn, path_mtu, min_rnr_timer, max_dest_rd_atomic)| ReceiveAttributes {
             rq_psn: Psn::new(rq_psn),
             path_mtu,
             min_rnr_timer,
@@ -26,9 +26,9 @@ fn receiving() -> impl Strategy<Value = Receiving> {
     )
 }
 
-fn sending() -> impl Strategy<Value = Sending> {
+fn sending() -> impl Strategy<Value = SendAttributes> {
     (0..1u32 << 24, 0..32u8, 0..8u8, 0..8u8, any::<u8>()).prop_map(
-        |(sq_psn, timeout, retry_count, rnr_retry, max_rd_atomic)| Sending {
+        |(sq_psn, timeout, retry_count, rnr_retry, max_rd_atomic)| SendAttributes {
             sq_psn: Psn::new(sq_psn),
             timeout,
             retry_count,
@@ -67,20 +67,20 @@ proptest! {
         sending in sending(),
         route in route(),
     ) {
-        prop_assert_eq!(Receiving::decode(receiving.encode()), Some(receiving));
-        prop_assert_eq!(Sending::decode(sending.encode()), Some(sending));
+        prop_assert_eq!(ReceiveAttributes::decode(receiving.encode()), Some(receiving));
+        prop_assert_eq!(SendAttributes::decode(sending.encode()), Some(sending));
         prop_assert_eq!(GlobalRoute::decode(route.encode()), Some(route));
     }
 
     /// Whatever is heard is in range, and says all that the word says.
     #[test]
     fn anything_else_is_nothing(word in words()) {
-        if let Some(it) = Receiving::decode(word) {
+        if let Some(it) = ReceiveAttributes::decode(word) {
             prop_assert!((1..=5).contains(&it.path_mtu));
             prop_assert!(it.min_rnr_timer < 32);
             prop_assert_eq!(it.encode(), word);
         }
-        if let Some(it) = Sending::decode(word) {
+        if let Some(it) = SendAttributes::decode(word) {
             prop_assert!(it.timeout < 32);
             prop_assert!(it.retry_count < 8 && it.rnr_retry < 8);
             prop_assert_eq!(it.encode(), word);
@@ -90,8 +90,8 @@ proptest! {
             prop_assert_eq!(it.encode(), word);
         }
         let unset = word & !(1 << 63);
-        prop_assert_eq!(Receiving::decode(unset), None);
-        prop_assert_eq!(Sending::decode(unset), None);
+        prop_assert_eq!(ReceiveAttributes::decode(unset), None);
+        prop_assert_eq!(SendAttributes::decode(unset), None);
         prop_assert_eq!(GlobalRoute::decode(unset), None);
     }
 }
@@ -135,8 +135,9 @@ fn each_side_says_its_own() {
     assert_eq!(engine.peer_receiving(), None);
     assert_eq!(engine.peer_sending(), None);
     assert_eq!(engine.peer_global_route(), None);
-    let receiving = Receiving { rq_psn: Psn::new(7), path_mtu: 5, ..Receiving::default() };
-    let sending = Sending { sq_psn: Psn::new(8), timeout: 14, ..Sending::default() };
+    let receiving =
+        ReceiveAttributes { rq_psn: Psn::new(7), path_mtu: 5, ..ReceiveAttributes::default() };
+    let sending = SendAttributes { sq_psn: Psn::new(8), timeout: 14, ..SendAttributes::default() };
     let route = GlobalRoute { hop_limit: 64, ..GlobalRoute::default() };
     app.publish_receiving(&receiving);
     app.publish_sending(&sending);

@@ -47,14 +47,14 @@ pub type Salt = [u8; SALT_BYTES];
 
 /// Who asks whom: addresses on the underlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct HandshakeAddresses {
     /// The host that is to send.
     pub sender: IpAddr,
     /// The host that is to receive.
     pub receiver: IpAddr,
 }
 
-impl Ends {
+impl HandshakeAddresses {
     fn encode(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         let octets = |address: IpAddr| match address {
@@ -71,7 +71,7 @@ impl Ends {
 #[derive(Debug)]
 pub struct Pending {
     key: TenantKey,
-    ends: Ends,
+    ends: HandshakeAddresses,
     request: [u8; REQUEST_BYTES],
 }
 
@@ -79,7 +79,7 @@ pub struct Pending {
 #[derive(Debug)]
 pub struct Accepted {
     key: TenantKey,
-    ends: Ends,
+    ends: HandshakeAddresses,
     request: [u8; REQUEST_BYTES],
 }
 
@@ -120,7 +120,7 @@ impl Pending {
     /// A request. The same `salt` must never be used again. `None` cannot be but by a broken
     /// library.
     #[must_use]
-    pub fn new(key: &TenantKey, ends: Ends, salt: Salt) -> Option<Pending> {
+    pub fn new(key: &TenantKey, ends: HandshakeAddresses, salt: Salt) -> Option<Pending> {
         let mut request = [0; REQUEST_BYTES];
         let (begins, proof) = request.split_at_mut(BEGIN_BYTES);
         begins.copy_from_slice(&begin(REQUEST, &salt));
@@ -168,7 +168,7 @@ impl Accepted {
     /// A request, if it was made with one of these keys, for these ends. Nobody is told why it was
     /// not.
     #[must_use]
-    pub fn new(keys: &[&TenantKey], ends: Ends, message: &[u8]) -> Option<Accepted> {
+    pub fn new(keys: &[&TenantKey], ends: HandshakeAddresses, message: &[u8]) -> Option<Accepted> {
         let request: [u8; REQUEST_BYTES] = message.try_into().ok()?;
         let salt = salt_of(&request, REQUEST)?;
         let (begins, proof) = request.split_at(BEGIN_BYTES);
@@ -220,7 +220,7 @@ impl Accepted {
 mod tests {
     use super::*;
 
-    const ENDS: Ends = Ends {
+    const ENDS: HandshakeAddresses = HandshakeAddresses {
         sender: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)),
         receiver: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
     };
@@ -240,7 +240,7 @@ mod tests {
         let accept = |keys: &[&TenantKey], ends| Accepted::new(keys, ends, &request);
         assert!(accept(&[&key(2)], ENDS).is_none(), "another tenant");
         assert!(accept(&[], ENDS).is_none());
-        let other = Ends { sender: ENDS.receiver, receiver: ENDS.sender };
+        let other = HandshakeAddresses { sender: ENDS.receiver, receiver: ENDS.sender };
         assert!(accept(&[&key(1)], other).is_none(), "another host");
         let accepted = accept(&[&key(2), &key(1)], ENDS).unwrap();
         let (spi, packet_key) = given();

@@ -21,7 +21,7 @@ pub mod tunnel;
 pub use header::{HEADER_BYTES, Header, Malformed};
 pub use key::{MasterKey, PacketKey, Spi};
 pub use omniverb_vgid::TenantKey;
-pub use receiver::{Dropped, NumberLimits, Opened, Receiver};
+pub use receiver::{DropReason, NumberLimits, OpenedPacket, Receiver};
 pub use sender::{Exhausted, Sealer, Sender, sealed_bytes};
 
 /// The UDP port of PSP.

@@ -42,7 +42,7 @@ impl Default for NumberLimits {
 
 /// Why a packet is dropped. Senders are not told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dropped {
+pub enum DropReason {
     /// It is no packet of version 0 that holds UDP.
     Malformed,
     /// Its number was not given out, or is valid no more.
@@ -57,7 +57,7 @@ pub enum Dropped {
 
 /// A packet that was opened.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Opened<'a> {
+pub struct OpenedPacket<'a> {
     /// Whose the key is.
     pub owner: u64,
     /// What it holds: UDP.
@@ -72,7 +72,7 @@ struct Association {
 }
 
 /// A number that was given out.
-struct Given {
+struct IssuedSpi {
     owner: u64,
     /// What it was given for: the same is not given another.
     request: [u8; REQUEST_BYTES],
@@ -82,12 +82,12 @@ struct Given {
 
 /// The numbers of an owner, the oldest first.
 #[derive(Default)]
-struct Share {
+struct OwnerSpis {
     unused: VecDeque<Spi>,
     used: VecDeque<Spi>,
 }
 
-impl Share {
+impl OwnerSpis {
     fn unused(&self) -> usize {
         self.unused.len()
     }
@@ -104,10 +104,10 @@ pub struct Receiver {
     current: usize,
     /// Numbers given out under the current one.
     given: u32,
-    numbers: HashMap<Spi, Given>,
+    numbers: HashMap<Spi, IssuedSpi>,
     requests: HashMap<[u8; REQUEST_BYTES], Spi>,
     /// Of owners that have numbers.
-    shares: BTreeMap<u64, Share>,
+    shares: BTreeMap<u64, OwnerSpis>,
     max: NumberLimits,
 }
 
@@ -143,13 +143,13 @@ impl Receiver {
             return Some((spi, self.masters[spi.selector()].as_ref()?.derive(spi)));
         }
         let number = self.given.checked_add(1).filter(|number| *number < Spi::SELECTOR)?;
-        if self.total(Share::used) >= self.max.used && !self.is_below_largest(owner) {
+        if self.total(OwnerSpis::used) >= self.max.used && !self.is_below_largest(owner) {
             return None;
         }
         let spi = Spi::new((self.current as u32) << 31 | number);
         let key = self.masters[self.current].as_ref()?.derive(spi);
         self.given = number;
-        if self.total(Share::unused) >= self.max.unused
+        if self.total(OwnerSpis::unused) >= self.max.unused
             && let Some((_, share)) = self.shares.iter().max_by_key(|(_, share)| share.unused())
             && let Some(oldest) = share.unused.front().copied()
         {
@@ -157,17 +157,17 @@ impl Receiver {
         }
         self.shares.entry(owner).or_default().unused.push_back(spi);
         self.requests.insert(*request, spi);
-        self.numbers.insert(spi, Given { owner, request: *request, association: None });
+        self.numbers.insert(spi, IssuedSpi { owner, request: *request, association: None });
         Some((spi, key))
     }
 
-    fn total(&self, of: impl Fn(&Share) -> usize) -> usize {
+    fn total(&self, of: impl Fn(&OwnerSpis) -> usize) -> usize {
         self.shares.values().map(of).sum()
     }
 
     /// Whether another owner has so many more numbers in use that one of them may go to this one.
     fn is_below_largest(&self, owner: u64) -> bool {
-        let used = self.shares.get(&owner).map_or(0, Share::used);
+        let used = self.shares.get(&owner).map_or(0, OwnerSpis::used);
         self.shares.values().any(|share| share.used() > used + 1)
     }
 
@@ -201,7 +201,7 @@ impl Receiver {
         }
     }
 
-    fn drop_numbers(&mut self, which: impl Fn(Spi, &Given) -> bool) {
+    fn drop_numbers(&mut self, which: impl Fn(Spi, &IssuedSpi) -> bool) {
         self.numbers.retain(|spi, given| !which(*spi, given));
         let numbers = &self.numbers;
         self.requests.retain(|_, spi| numbers.contains_key(spi));
@@ -233,10 +233,10 @@ impl Receiver {
         &mut self,
         owner: u64,
         packet: &'a mut [u8],
-    ) -> Result<&'a mut [u8], Dropped> {
-        let header = Header::decode(packet).map_err(|_| Dropped::Malformed)?;
+    ) -> Result<&'a mut [u8], DropReason> {
+        let header = Header::decode(packet).map_err(|_| DropReason::Malformed)?;
         if self.numbers.get(&header.spi).is_none_or(|given| given.owner != owner) {
-            return Err(Dropped::Unknown);
+            return Err(DropReason::Unknown);
         }
         self.open(packet).map(|opened| opened.payload)
     }
@@ -245,38 +245,38 @@ impl Receiver {
     ///
     /// # Errors
     /// Why it is dropped. Its bytes are anything then.
-    pub fn open<'a>(&mut self, packet: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
-        let header = Header::decode(packet).map_err(|_| Dropped::Malformed)?;
+    pub fn open<'a>(&mut self, packet: &'a mut [u8]) -> Result<OpenedPacket<'a>, DropReason> {
+        let header = Header::decode(packet).map_err(|_| DropReason::Malformed)?;
         let fits = header.version == 0
             && header.next_header == NEXT_UDP
             && !header.has_cookie
             && header.iv >> THREAD_SHIFT < SENDER_THREADS_MAX;
         if !fits || header.is_to_drop {
-            return Err(Dropped::Malformed);
+            return Err(DropReason::Malformed);
         }
-        let given = self.numbers.get_mut(&header.spi).ok_or(Dropped::Unknown)?;
+        let given = self.numbers.get_mut(&header.spi).ok_or(DropReason::Unknown)?;
         let owner = given.owner;
         if let Some(association) = &mut given.association {
             authenticate(&association.key, &header, packet)?;
             association.accept(header.iv)?;
         } else {
-            let master = self.masters[header.spi.selector()].as_ref().ok_or(Dropped::Unknown)?;
-            let key = cipher(&master.derive(header.spi)).ok_or(Dropped::Unknown)?;
+            let master = self.masters[header.spi.selector()].as_ref().ok_or(DropReason::Unknown)?;
+            let key = cipher(&master.derive(header.spi)).ok_or(DropReason::Unknown)?;
             authenticate(&key, &header, packet)?;
             let mut association = Association { key, windows: BTreeMap::new() };
             association.accept(header.iv)?;
             self.begin(header.spi, owner, association)?;
         }
         let end = packet.len() - ICV_BYTES;
-        let payload = packet.get_mut(HEADER_BYTES..end).ok_or(Dropped::Malformed)?;
-        Ok(Opened { owner, payload })
+        let payload = packet.get_mut(HEADER_BYTES..end).ok_or(DropReason::Malformed)?;
+        Ok(OpenedPacket { owner, payload })
     }
 
     /// A number is in use from now on, if there is room.
-    fn begin(&mut self, spi: Spi, owner: u64, association: Association) -> Result<(), Dropped> {
-        if self.total(Share::used) >= self.max.used {
+    fn begin(&mut self, spi: Spi, owner: u64, association: Association) -> Result<(), DropReason> {
+        if self.total(OwnerSpis::used) >= self.max.used {
             if !self.is_below_largest(owner) {
-                return Err(Dropped::Full);
+                return Err(DropReason::Full);
             }
             let largest = self.shares.values().max_by_key(|share| share.used());
             if let Some(oldest) = largest.and_then(|share| share.used.front().copied()) {
@@ -299,26 +299,26 @@ impl Receiver {
 }
 
 /// Deciphers a packet where it lies, if somebody with the key has sealed it so.
-fn authenticate(key: &LessSafeKey, header: &Header, packet: &mut [u8]) -> Result<(), Dropped> {
+fn authenticate(key: &LessSafeKey, header: &Header, packet: &mut [u8]) -> Result<(), DropReason> {
     let at = HEADER_BYTES + header.clear_bytes();
-    let (open, secret) = packet.split_at_mut_checked(at).ok_or(Dropped::Malformed)?;
+    let (open, secret) = packet.split_at_mut_checked(at).ok_or(DropReason::Malformed)?;
     let nonce = Nonce::assume_unique_for_key(header.nonce());
     let opened = key.open_in_place(nonce, Aad::from(&*open), secret);
-    opened.map(drop).map_err(|_| Dropped::Forged)
+    opened.map(drop).map_err(|_| DropReason::Forged)
 }
 
 impl Association {
     /// A packet with this initialization vector is authentic.
-    fn accept(&mut self, iv: u64) -> Result<(), Dropped> {
+    fn accept(&mut self, iv: u64) -> Result<(), DropReason> {
         let window = self.windows.entry((iv >> THREAD_SHIFT) as u8).or_default();
         let is_new = window.accept(iv & ((1 << THREAD_SHIFT) - 1));
-        is_new.then_some(()).ok_or(Dropped::Replayed)
+        is_new.then_some(()).ok_or(DropReason::Replayed)
     }
 }
 
 impl std::fmt::Debug for Receiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (used, unused) = (self.total(Share::used), self.total(Share::unused));
+        let (used, unused) = (self.total(OwnerSpis::used), self.total(OwnerSpis::unused));
         write!(f, "Receiver({used} keys in use, {unused} not yet)")
     }
 }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     /// Whether a sender's packet is opened.
-    fn sends(receiver: &mut Receiver, (spi, key): (Spi, PacketKey)) -> Result<(), Dropped> {
+    fn sends(receiver: &mut Receiver, (spi, key): (Spi, PacketKey)) -> Result<(), DropReason> {
         let mut packet = Vec::new();
         Sender::new(spi, key, 1).sealer().unwrap().seal(0, b"data", &mut packet).unwrap();
         receiver.open(&mut packet).map(drop)
@@ -354,7 +354,7 @@ mod tests {
             (2..10_002).map(|n| receiver.give(7, &request(n)).unwrap().0).collect();
         assert_eq!((all.len(), receiver.numbers.len()), (10_000, UNUSED_MAX + 1));
         assert_eq!(receiver.requests.len(), UNUSED_MAX + 1);
-        assert_eq!(sends(&mut receiver, first), Err(Dropped::Unknown), "too late");
+        assert_eq!(sends(&mut receiver, first), Err(DropReason::Unknown), "too late");
         let mut packet = Vec::new();
         sealer.seal(0, b"used", &mut packet).unwrap();
         assert!(receiver.open(&mut packet).is_ok(), "what is in use stays");
@@ -399,13 +399,13 @@ mod tests {
         assert!(receiver.give(1, &request(30_001)).is_none());
         for n in 40_000..40_010 {
             let given = receiver.give(3, &request(n));
-            let used = receiver.shares.get(&3).map_or(0, Share::used);
+            let used = receiver.shares.get(&3).map_or(0, OwnerSpis::used);
             assert_eq!(given.is_some(), used < 6, "{used}");
             if let Some(given) = given {
                 assert_eq!(sends(&mut receiver, given), Ok(()));
             }
         }
-        let used: Vec<_> = receiver.shares.values().map(Share::used).collect();
+        let used: Vec<_> = receiver.shares.values().map(OwnerSpis::used).collect();
         assert_eq!(used, [7, 7, 6]);
     }
 

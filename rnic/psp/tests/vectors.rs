@@ -1,7 +1,7 @@
 //! Packets that scapy 2.8 sealed (`scapy.contrib.psp`), with the key of SPI 1 under the master key
 //! 00 01 .. 1f, which Python's cryptography package derived.
 
-use omniverb_psp::handshake::{Accepted, Ends, Pending};
+use omniverb_psp::handshake::{Accepted, HandshakeAddresses, Pending};
 use omniverb_psp::{MasterKey, Receiver};
 use omniverb_vgid::TenantKey;
 use std::net::Ipv4Addr;
@@ -61,7 +61,10 @@ fn what_scapy_sealed_is_opened() {
 
 #[test]
 fn what_is_sealed_is_what_scapy_seals() {
-    let ends = Ends { sender: Ipv4Addr::LOCALHOST.into(), receiver: Ipv4Addr::LOCALHOST.into() };
+    let ends = HandshakeAddresses {
+        sender: Ipv4Addr::LOCALHOST.into(),
+        receiver: Ipv4Addr::LOCALHOST.into(),
+    };
     let (key, mut receiver) = (TenantKey::new([1; 16]), receiver());
     let pending = Pending::new(&key, ends, [1; 16]).unwrap();
     let accepted = Accepted::new(&[&key], ends, pending.request()).unwrap();

@@ -1,12 +1,12 @@
 //! Sealed packets on a network that loses, repeats, reorders and changes them.
 
-use omniverb_psp::handshake::{Accepted, Ends, Pending};
-use omniverb_psp::{Dropped, MasterKey, Receiver, Sealer, Sender};
+use omniverb_psp::handshake::{Accepted, HandshakeAddresses, Pending};
+use omniverb_psp::{DropReason, MasterKey, Receiver, Sealer, Sender};
 use omniverb_vgid::TenantKey;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-const ENDS: Ends = Ends {
+const ENDS: HandshakeAddresses = HandshakeAddresses {
     sender: std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)),
     receiver: std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
 };
@@ -44,7 +44,7 @@ fn every_changed_byte_shows_and_what_is_clear_is_readable() {
             changed[at] ^= bit;
             let result = receiver.open(&mut changed).map(drop);
             // The reserved bits of the crypt offset are authenticated like all others.
-            assert!(result.is_err() && result != Err(Dropped::Replayed), "{at}");
+            assert!(result.is_err() && result != Err(DropReason::Replayed), "{at}");
         }
     }
     for end in 0..packet.len() {
@@ -53,7 +53,7 @@ fn every_changed_byte_shows_and_what_is_clear_is_readable() {
     let mut opened = packet.clone();
     let opened = receiver.open(&mut opened).unwrap();
     assert_eq!((opened.owner, &*opened.payload), (1, &payload[..]));
-    assert_eq!(receiver.open(&mut packet.clone()), Err(Dropped::Replayed));
+    assert_eq!(receiver.open(&mut packet.clone()), Err(DropReason::Replayed));
 }
 
 #[test]
@@ -68,14 +68,17 @@ fn keys_belong_to_their_owners() {
     // The other's packet under one's number.
     let mine = sealed(&mut one, 0, b"x");
     packet[4..8].copy_from_slice(&mine[4..8]);
-    assert_eq!(receiver.open(&mut packet), Err(Dropped::Forged));
+    assert_eq!(receiver.open(&mut packet), Err(DropReason::Forged));
     receiver.forget_owner(1);
-    assert_eq!(receiver.open(&mut sealed(&mut one, 0, b"gone")), Err(Dropped::Unknown));
+    assert_eq!(receiver.open(&mut sealed(&mut one, 0, b"gone")), Err(DropReason::Unknown));
     assert!(receiver.open(&mut sealed(&mut other, 0, b"there")).is_ok());
     let mut elsewhere = Receiver::new(MasterKey::new([0x5b; 32]));
     elsewhere.give(2, &[1; 40]).unwrap();
     elsewhere.give(2, &[2; 40]).unwrap();
-    assert_eq!(elsewhere.open(&mut sealed(&mut other, 0, b"another host")), Err(Dropped::Forged));
+    assert_eq!(
+        elsewhere.open(&mut sealed(&mut other, 0, b"another host")),
+        Err(DropReason::Forged)
+    );
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn keys_change_under_load() {
         }
         assert!(receiver.open(&mut under_way).is_ok(), "nothing is lost");
         receiver.retire();
-        assert_eq!(receiver.open(&mut sealed(&mut old, 0, b"late")), Err(Dropped::Unknown));
+        assert_eq!(receiver.open(&mut sealed(&mut old, 0, b"late")), Err(DropReason::Unknown));
         old = new;
     }
 }
@@ -131,7 +134,7 @@ proptest! {
                     prop_assert_eq!(&*opened.payload, &payload[..]);
                 }
                 Err(why) => {
-                    prop_assert_eq!(why, Dropped::Replayed);
+                    prop_assert_eq!(why, DropReason::Replayed);
                     prop_assert!(taken.contains(&which));
                 }
             }

@@ -2,10 +2,10 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The contents of a frame of the kind `Begin` ([`crate::vm::FrameKind::Begin`]).
+/// The contents of a frame of the kind `AgentBegin` ([`crate::vm::FrameKind::AgentBegin`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Begin {
+pub struct AgentBegin {
     /// The number of the window that the agent goes by.
     pub window: u64,
     /// Random: what was said before is told from what is said since.
@@ -15,7 +15,7 @@ pub struct Begin {
     pub boot: [u8; 16],
 }
 
-impl Begin {
+impl AgentBegin {
     /// As it travels.
     #[must_use]
     pub fn written(&self) -> Vec<u8> {
@@ -24,8 +24,8 @@ impl Begin {
 
     /// What somebody begins with; `None`: it is nothing of that kind.
     #[must_use]
-    pub fn read(bytes: &[u8]) -> Option<Begin> {
-        Begin::read_from_bytes(bytes).ok()
+    pub fn read(bytes: &[u8]) -> Option<AgentBegin> {
+        AgentBegin::read_from_bytes(bytes).ok()
     }
 }
 
@@ -35,12 +35,12 @@ mod tests {
 
     #[test]
     fn what_an_agent_begins_with_is_understood_if_it_is_whole() {
-        let begin = Begin { window: 7, number: 8, boot: [9; 16] };
+        let begin = AgentBegin { window: 7, number: 8, boot: [9; 16] };
         let bytes = begin.written();
-        assert_eq!((bytes.len(), Begin::read(&bytes)), (32, Some(begin)));
+        assert_eq!((bytes.len(), AgentBegin::read(&bytes)), (32, Some(begin)));
         for length in [0, 8, 16, 31] {
-            assert_eq!(Begin::read(&bytes[..length]), None, "{length}");
+            assert_eq!(AgentBegin::read(&bytes[..length]), None, "{length}");
         }
-        assert_eq!(Begin::read(&[bytes, vec![0]].concat()), None);
+        assert_eq!(AgentBegin::read(&[bytes, vec![0]].concat()), None);
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::bodies;
-use crate::page_rights::Trust;
+use crate::page_rights::PeerTrust;
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -469,8 +469,8 @@ impl CreateQp {
 impl Adopt {
     /// What whoever the pages are for may be able to do beyond what it is allowed.
     #[must_use]
-    pub fn trust(&self) -> Trust {
-        if self.trusted == 0 { Trust::Exact } else { Trust::Trusting }
+    pub fn trust(&self) -> PeerTrust {
+        if self.trusted == 0 { PeerTrust::Exact } else { PeerTrust::Trusting }
     }
 }
 

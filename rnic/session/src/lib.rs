@@ -22,6 +22,7 @@ pub mod agent_begin;
 pub mod body;
 pub mod cm;
 mod codec;
+pub mod device_import;
 pub mod faults;
 pub mod limits;
 mod macros;
@@ -32,7 +33,6 @@ pub mod pinned_pages;
 pub mod printable;
 pub mod shared_qp;
 pub mod tc_units;
-pub mod verbs_import;
 pub mod vm;
 
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode, written};

@@ -278,18 +278,18 @@ pub const CAN_TAKE_OUT: u16 = 2;
 
 /// Whose daemon it is: that says where it has its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runner {
+pub enum DaemonScope {
     /// That of the system's daemon.
     Root,
     /// That of a daemon which some user runs for himself.
     User,
 }
 
-impl Runner {
+impl DaemonScope {
     /// That of this user.
     #[must_use]
-    pub fn of(uid: u32) -> Runner {
-        if uid == 0 { Runner::Root } else { Runner::User }
+    pub fn of(uid: u32) -> DaemonScope {
+        if uid == 0 { DaemonScope::Root } else { DaemonScope::User }
     }
 }
 
@@ -297,12 +297,14 @@ impl Runner {
 /// daemon: in a folder beside the tenants', since that one is mounted into containers. Of another
 /// user's, and where the tenants' folder is nobody's to have one beside: in the same.
 #[must_use]
-pub fn socket_beside(path: &Path, runner: Runner) -> PathBuf {
+pub fn socket_beside(path: &Path, runner: DaemonScope) -> PathBuf {
     // Not beside what is in the root folder itself, as /tmp is.
     let folder = path.parent().filter(|folder| folder.is_absolute());
     let above = folder.and_then(Path::parent).and_then(Path::file_name);
     match (folder, folder.and_then(Path::file_name), path.file_name()) {
-        (Some(folder), Some(tenants), Some(name)) if runner == Runner::Root && above.is_some() => {
+        (Some(folder), Some(tenants), Some(name))
+            if runner == DaemonScope::Root && above.is_some() =>
+        {
             let mut beside = tenants.to_owned();
             beside.push("-operator");
             folder.with_file_name(beside).join(name)
@@ -315,7 +317,7 @@ pub fn socket_beside(path: &Path, runner: Runner) -> PathBuf {
 /// secret, its log. Always in the folder of [`socket_beside`], wherever operators are heard: root
 /// of a container that is given the tenants' folder could hold the lock and read the secret there.
 #[must_use]
-pub fn files_beside(path: &Path, runner: Runner) -> PathBuf {
+pub fn files_beside(path: &Path, runner: DaemonScope) -> PathBuf {
     let beside = socket_beside(path, runner);
     path.file_name().map_or_else(|| beside.clone(), |name| beside.with_file_name(name))
 }
@@ -328,11 +330,11 @@ mod tests {
     fn operators_do_not_share_the_folder_that_containers_are_given() {
         let beside =
             |path: &str, runner| socket_beside(Path::new(path), runner).display().to_string();
-        assert_eq!(beside(crate::SYSTEM_SOCKET, Runner::Root), SYSTEM_SOCKET);
-        assert_eq!(beside("/a/b/x.sock", Runner::Root), "/a/b-operator/x.sock");
-        assert_eq!(beside("/a/b/x.sock", Runner::User), "/a/b/x.operator.sock");
-        assert_eq!(beside("/tmp/x.sock", Runner::Root), "/tmp/x.operator.sock");
-        assert_eq!(beside("x.sock", Runner::Root), "x.operator.sock");
+        assert_eq!(beside(crate::SYSTEM_SOCKET, DaemonScope::Root), SYSTEM_SOCKET);
+        assert_eq!(beside("/a/b/x.sock", DaemonScope::Root), "/a/b-operator/x.sock");
+        assert_eq!(beside("/a/b/x.sock", DaemonScope::User), "/a/b/x.operator.sock");
+        assert_eq!(beside("/tmp/x.sock", DaemonScope::Root), "/tmp/x.operator.sock");
+        assert_eq!(beside("x.sock", DaemonScope::Root), "x.operator.sock");
     }
 
     #[test]
@@ -340,11 +342,11 @@ mod tests {
         let beside =
             |path: &str, runner| files_beside(Path::new(path), runner).display().to_string();
         assert_eq!(
-            beside(crate::SYSTEM_SOCKET, Runner::Root),
+            beside(crate::SYSTEM_SOCKET, DaemonScope::Root),
             "/run/omniverb-operator/omniverbd.sock"
         );
-        assert_eq!(beside("/a/b/x.sock", Runner::User), "/a/b/x.sock");
-        assert_eq!(beside("/tmp/x.sock", Runner::Root), "/tmp/x.sock");
+        assert_eq!(beside("/a/b/x.sock", DaemonScope::User), "/a/b/x.sock");
+        assert_eq!(beside("/tmp/x.sock", DaemonScope::Root), "/tmp/x.sock");
     }
 
     #[test]

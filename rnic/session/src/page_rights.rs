@@ -20,7 +20,7 @@ pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
 /// What somebody who gets a mapping may be able to do beyond what the flags let it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum PeerTrust {
     /// Nothing beyond them.
     Exact,
     /// To read and write what it may only write, or only reach by atomics.
@@ -30,13 +30,13 @@ pub enum Trust {
 /// The operations that a mapping of a region with this access may be used for; zero: none, it is
 /// not to be mapped.
 #[must_use]
-pub const fn mappable(access: u32, trust: Trust) -> u32 {
+pub const fn mappable(access: u32, trust: PeerTrust) -> u32 {
     let remote = access & REMOTE;
     let (read, write) = (remote & REMOTE_READ != 0, remote & REMOTE_WRITE != 0);
     match (read, write) {
         (true, true) => remote,
         (true, false) => REMOTE_READ,
-        (false, _) if matches!(trust, Trust::Trusting) => remote,
+        (false, _) if matches!(trust, PeerTrust::Trusting) => remote,
         (false, _) => 0,
     }
 }
@@ -44,7 +44,7 @@ pub const fn mappable(access: u32, trust: Trust) -> u32 {
 /// The same of pages in the window of a virtual machine: nobody who has a descriptor of that can be
 /// kept from writing to it, so what may only be read stays where it is.
 #[must_use]
-pub const fn mappable_in_window(access: u32, trust: Trust) -> u32 {
+pub const fn mappable_in_window(access: u32, trust: PeerTrust) -> u32 {
     if is_writable(access) { mappable(access, trust) } else { 0 }
 }
 
@@ -64,9 +64,9 @@ mod tests {
         const LOCAL_WRITE: u32 = 1;
         for access in 0..16 {
             let flags = access & REMOTE;
-            for trust in [Trust::Exact, Trust::Trusting] {
+            for trust in [PeerTrust::Exact, PeerTrust::Trusting] {
                 let uses = mappable(access, trust);
-                let trusted = trust == Trust::Trusting;
+                let trusted = trust == PeerTrust::Trusting;
                 assert_eq!(uses & !flags, 0, "{access:#x}: an operation that is not allowed");
                 if uses == 0 {
                     continue;
@@ -87,25 +87,25 @@ mod tests {
                 assert!(!writes || is_writable(access), "{access:#x} would be a fault");
             }
         }
-        assert_eq!(mappable(FLUSH_GLOBAL, Trust::Trusting), 0);
-        assert_eq!(mappable(FLUSH_GLOBAL | REMOTE_READ, Trust::Exact), REMOTE_READ);
-        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, Trust::Exact), 0);
-        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, Trust::Trusting), REMOTE_WRITE);
-        assert_eq!(mappable(REMOTE_ATOMIC, Trust::Exact), 0);
-        assert_eq!(mappable(REMOTE_ATOMIC, Trust::Trusting), REMOTE_ATOMIC);
-        assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, Trust::Trusting), REMOTE_READ);
+        assert_eq!(mappable(FLUSH_GLOBAL, PeerTrust::Trusting), 0);
+        assert_eq!(mappable(FLUSH_GLOBAL | REMOTE_READ, PeerTrust::Exact), REMOTE_READ);
+        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, PeerTrust::Exact), 0);
+        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, PeerTrust::Trusting), REMOTE_WRITE);
+        assert_eq!(mappable(REMOTE_ATOMIC, PeerTrust::Exact), 0);
+        assert_eq!(mappable(REMOTE_ATOMIC, PeerTrust::Trusting), REMOTE_ATOMIC);
+        assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, PeerTrust::Trusting), REMOTE_READ);
     }
 
     #[test]
     fn what_may_only_be_read_is_in_no_window() {
         for access in 0..16 {
-            for trust in [Trust::Exact, Trust::Trusting] {
+            for trust in [PeerTrust::Exact, PeerTrust::Trusting] {
                 let uses = mappable_in_window(access, trust);
                 assert!(uses == mappable(access, trust) || uses == 0);
                 assert!(uses == 0 || is_writable(access), "{access:#x}");
             }
         }
-        assert_eq!(mappable_in_window(REMOTE_READ, Trust::Trusting), 0);
-        assert_eq!(mappable_in_window(REMOTE, Trust::Exact), REMOTE);
+        assert_eq!(mappable_in_window(REMOTE_READ, PeerTrust::Trusting), 0);
+        assert_eq!(mappable_in_window(REMOTE, PeerTrust::Exact), REMOTE);
     }
 }

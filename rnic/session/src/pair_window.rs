@@ -165,17 +165,18 @@ impl PairNames {
 
     /// The number of the window that begins so, if it is one of them, and whose it is.
     #[must_use]
-    pub fn number(&self, head: &WindowHead) -> Option<(u8, Whose)> {
+    pub fn number(&self, head: &WindowHead) -> Option<(u8, WindowOwner)> {
         let called = called(head)?;
         let at = self.0.iter().position(|name| *name & !OF_ANOTHER == called)?;
-        let whose = if self.0[at] & OF_ANOTHER == 0 { Whose::Own } else { Whose::Another };
+        let whose =
+            if self.0[at] & OF_ANOTHER == 0 { WindowOwner::Own } else { WindowOwner::Another };
         u8::try_from(at + 1).ok().map(|number| (number, whose))
     }
 }
 
 /// Which machine's a pair window is that a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum WindowOwner {
     /// This one's: the second page of a bell in it is this machine's.
     Own,
     /// Another one's: the first page is this machine's.
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(there, [false, true, true, false, false]);
         const { assert!(WindowHead::BYTES <= PairNames::OFFSET) };
         let pair = head(&own, 12, 1 << 21);
-        assert_eq!((names.number(&pair), pair.bytes), (Some((2, Whose::Own)), 1 << 21));
+        assert_eq!((names.number(&pair), pair.bytes), (Some((2, WindowOwner::Own)), 1 << 21));
         assert_eq!(WindowHead::read(&pair.written()), None, "it is no machine's own");
         for other in [
             WindowHead { number: 14, ..pair },
@@ -269,7 +270,7 @@ mod tests {
         let own = WindowHead::new(MachineName::new("web-1").unwrap(), 7, 1 << 20);
         let names = PairNames::new([11, 12 | OF_ANOTHER]);
         let found = [11, 12].map(|name| names.number(&head(&own, name, 1 << 21)));
-        assert_eq!(found, [Some((1, Whose::Own)), Some((2, Whose::Another))]);
+        assert_eq!(found, [Some((1, WindowOwner::Own)), Some((2, WindowOwner::Another))]);
         assert_eq!(names.number(&head(&own, 12 | OF_ANOTHER, 1 << 21)), None);
         assert_eq!(names.number(&head(&own, OF_ANOTHER, 1 << 21)), None);
     }

@@ -46,7 +46,7 @@ bodies! {
 
 /// Why runs name no memory that could be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum InvalidRuns {
     /// There are none, or more than there can be.
     Count,
     /// They have other pages, in number, than were asked for.
@@ -126,28 +126,28 @@ impl Layout {
     /// they are named. What lies side by side is one part.
     ///
     /// # Errors
-    /// [`Refused`] says why they are not to be used.
-    pub fn places(&self, runs: &[Run], length: u64) -> Result<Vec<Extent>, Refused> {
+    /// [`InvalidRuns`] says why they are not to be used.
+    pub fn places(&self, runs: &[Run], length: u64) -> Result<Vec<Extent>, InvalidRuns> {
         if runs.is_empty() || runs.len() > RUNS_MAX {
-            return Err(Refused::Count);
+            return Err(InvalidRuns::Count);
         }
         let mut places = Vec::<Extent>::with_capacity(runs.len());
         for run in runs {
-            let place = self.place(*run).ok_or(Refused::Outside)?;
+            let place = self.place(*run).ok_or(InvalidRuns::Outside)?;
             match places.last_mut().filter(|last| last.offset + last.length == place.offset) {
                 Some(last) => last.length += place.length,
                 None => places.push(place),
             }
         }
         if places.iter().map(|place| place.length).sum::<u64>() != length {
-            return Err(Refused::Length);
+            return Err(InvalidRuns::Length);
         }
         let mut sorted: Vec<(u64, u64)> =
             places.iter().map(|place| (place.offset, place.offset + place.length)).collect();
         sorted.sort_unstable();
         match sorted.windows(2).all(|two| two[0].1 <= two[1].0) {
             true => Ok(places),
-            false => Err(Refused::Overlap),
+            false => Err(InvalidRuns::Overlap),
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
         Run::new(address / PAGE, pages).unwrap()
     }
 
-    fn places(runs: &[Run]) -> Result<Vec<Extent>, Refused> {
+    fn places(runs: &[Run]) -> Result<Vec<Extent>, InvalidRuns> {
         LAYOUT.places(runs, runs.iter().map(|run| run.pages() * PAGE).sum())
     }
 
@@ -199,23 +199,23 @@ mod tests {
             Run { word: 1 << 63 },
         ];
         for run in outside {
-            assert_eq!(places(&[run]), Err(Refused::Outside), "{run:?}");
-            assert_eq!(places(&[self::run(0, 1), run]), Err(Refused::Outside), "{run:?}");
+            assert_eq!(places(&[run]), Err(InvalidRuns::Outside), "{run:?}");
+            assert_eq!(places(&[self::run(0, 1), run]), Err(InvalidRuns::Outside), "{run:?}");
         }
     }
 
     #[test]
     fn nothing_is_named_twice_and_as_much_as_was_asked_for() {
         for twice in [[run(0, 4), run(0x3000, 1)], [run(0x3000, 1), run(0, 4)]] {
-            assert_eq!(places(&twice), Err(Refused::Overlap), "{twice:?}");
+            assert_eq!(places(&twice), Err(InvalidRuns::Overlap), "{twice:?}");
         }
-        assert_eq!(places(&[run(PAGE, 1), run(PAGE, 1)]), Err(Refused::Overlap));
+        assert_eq!(places(&[run(PAGE, 1), run(PAGE, 1)]), Err(InvalidRuns::Overlap));
         for length in [0, 2 * PAGE, 4 * PAGE, u64::MAX] {
-            assert_eq!(LAYOUT.places(&[run(0, 3)], length), Err(Refused::Length), "{length}");
+            assert_eq!(LAYOUT.places(&[run(0, 3)], length), Err(InvalidRuns::Length), "{length}");
         }
-        assert_eq!(LAYOUT.places(&[], 0), Err(Refused::Count));
+        assert_eq!(LAYOUT.places(&[], 0), Err(InvalidRuns::Count));
         let many: Vec<Run> = (0..=RUNS_MAX as u64).map(|n| run(GIB + n * 2 * PAGE, 1)).collect();
-        assert_eq!(places(&many), Err(Refused::Count));
+        assert_eq!(places(&many), Err(InvalidRuns::Count));
         assert!(places(&many[1..]).is_ok());
     }
 

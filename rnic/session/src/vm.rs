@@ -442,7 +442,7 @@ impl Frames {
 
 /// A descriptor that belongs beside a message, and does not travel to a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enclosed {
+pub enum EnclosedDescriptor {
     /// The process's end of its events socket.
     Events,
     /// The memory that the message describes: the window.
@@ -451,8 +451,8 @@ pub enum Enclosed {
 
 /// What the library gets beside a message of the daemon's, in this order.
 #[must_use]
-pub fn enclosed(message: &Said) -> &'static [Enclosed] {
-    use Enclosed::{Events, Memory};
+pub fn enclosed(message: &Said) -> &'static [EnclosedDescriptor] {
+    use EnclosedDescriptor::{Events, Memory};
     match message {
         Said::Welcome(_) => &[Events, Memory],
         Said::LinkReady(ready) if ready.bell_new != 0 => &[Memory, Memory],

@@ -24,5 +24,5 @@ pub use operations::Operations;
 pub use psn::Psn;
 pub use qpn::Qpn;
 pub use transport_service::Service;
-pub use underlay_route::{RouteKey, Underlay};
+pub use underlay_route::{RouteKey, UnderlayRoute};
 pub use vnic::VnicId;

@@ -27,7 +27,7 @@ impl fmt::Debug for RouteKey {
 /// A directory makes them and tells them apart, the key included. The daemon's own sockets can send
 /// by those without a key only: by others the engine attaches no link and no probe leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Underlay {
+pub struct UnderlayRoute {
     /// Ours: packets leave from this address.
     pub local: IpAddr,
     /// The peer's: packets go to this address.
@@ -38,11 +38,11 @@ pub struct Underlay {
     pub key: Option<RouteKey>,
 }
 
-impl Underlay {
+impl UnderlayRoute {
     /// A route through the vNIC's own network.
     #[must_use]
-    pub const fn plain(local: IpAddr, remote: IpAddr, interface: u32) -> Underlay {
-        Underlay { local, remote, interface, key: None }
+    pub const fn plain(local: IpAddr, remote: IpAddr, interface: u32) -> UnderlayRoute {
+        UnderlayRoute { local, remote, interface, key: None }
     }
 }
 
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn a_key_is_part_of_a_route() {
         let address = IpAddr::from([10, 0, 0, 1]);
-        let plain = Underlay::plain(address, address, 0);
-        let keyed = |key| Underlay { key: NonZeroU32::new(key).map(RouteKey), ..plain };
+        let plain = UnderlayRoute::plain(address, address, 0);
+        let keyed = |key| UnderlayRoute { key: NonZeroU32::new(key).map(RouteKey), ..plain };
         assert!(keyed(7) == keyed(7) && keyed(7) != keyed(8) && keyed(7) != plain);
         assert_eq!(keyed(0), plain);
     }

@@ -5,24 +5,25 @@
 
 use omniverb_terms::Qpn;
 use omniverb_transport::{
-    AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched, FlushRequest, Gathered,
-    Operation, Part, Placed, ReadRequest, Request, RequestId, Ticket, Upper,
+    AtomicRequest, Config, Connection, Delivery, Ecn, Event, FetchOutcome, FlushRequest,
+    GatherOutcome, Operation, Part, PlaceOutcome, ReadRequest, Request, RequestId, Ticket,
+    UpperLayer,
 };
-use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, Place, Verdict};
+use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, IcrcVerdict, Packet, PacketPosition};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 struct Memory(Vec<u8>);
 
-impl Upper for Memory {
-    fn gather(&mut self, _: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
+impl UpperLayer for Memory {
+    fn gather(&mut self, _: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         let begin = offset as usize;
         target.copy_from_slice(&self.0[begin..begin + target.len()]);
-        Gathered::Filled
+        GatherOutcome::Filled
     }
-    fn place(&mut self, _: RequestId, _: u64, _: &[u8]) -> Placed {
-        Placed::Done
+    fn place(&mut self, _: RequestId, _: u64, _: &[u8]) -> PlaceOutcome {
+        PlaceOutcome::Done
     }
     fn deliver(&mut self, _: Ticket, part: &Part<'_>) -> Delivery {
         let begin = part.offset as usize;
@@ -32,9 +33,9 @@ impl Upper for Memory {
     fn read(&mut self, _: Ticket, _: &ReadRequest) -> Delivery {
         Delivery::Done
     }
-    fn fetch(&mut self, _: Ticket, _: u64, target: &mut [u8]) -> Fetched {
+    fn fetch(&mut self, _: Ticket, _: u64, target: &mut [u8]) -> FetchOutcome {
         target.fill(1);
-        Fetched::Filled
+        FetchOutcome::Filled
     }
     fn release(&mut self, _: Ticket) {}
     fn flush(&mut self, _: Ticket, _: &FlushRequest) -> Result<u64, Delivery> {
@@ -58,12 +59,12 @@ impl End {
 }
 
 /// Everything `from` has to send now reaches `to`.
-fn carry(now: u64, flow: &Flow, from: &mut End, to: &mut End, buffer: &mut [u8]) -> u64 {
+fn carry(now: u64, flow: &IcrcFlow, from: &mut End, to: &mut End, buffer: &mut [u8]) -> u64 {
     let mut packets = 0;
     while let Some(sent) = from.connection.poll_transmit(now, buffer, &mut from.memory) {
         let datagram = &mut buffer[..sent.length];
         flow.seal(datagram, 0);
-        assert_eq!(flow.check(datagram, None), Verdict::Exact);
+        assert_eq!(flow.check(datagram, None), IcrcVerdict::Exact);
         let packet = Packet::parse(datagram).unwrap();
         to.connection.handle_packet(now, &packet, Ecn::Unmarked, &mut to.memory);
         packets += 1;
@@ -75,10 +76,10 @@ fn measure(length: u64, path_mtu: usize) {
     let [mut here, mut there] = [End::new(path_mtu), End::new(path_mtu)];
     let source = Ipv4Addr::new(10, 0, 0, 1).into();
     let destination = Ipv4Addr::new(10, 0, 0, 2).into();
-    let flow = Flow { source, destination, source_port: 0xc000 };
+    let flow = IcrcFlow { source, destination, source_port: 0xc000 };
     let mut buffer = vec![0; DATAGRAM_MAX];
     let operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-    let (place, is_fenced) = (Place::Only, false);
+    let (place, is_fenced) = (PacketPosition::Only, false);
     let begin = Instant::now();
     let (mut messages, mut packets, mut done, mut now) = (0_u64, 0, 0, 1);
     while begin.elapsed() < Duration::from_millis(300) {

@@ -47,7 +47,7 @@ pub struct Config {
     /// How many packets the window has at least.
     pub window_floor: u64,
     /// Which packets of a message say where its bytes belong.
-    pub naming: Naming,
+    pub naming: AddressedPackets,
     /// Packets that are worth a system call: a burst begins when there is room for so many, or for
     /// all there are.
     pub burst: u64,
@@ -68,7 +68,7 @@ pub struct Config {
 /// Which packets of a message that we send say where its bytes belong. What the peer's may say does
 /// not hang on it: each end has asked for itself who the other is, and one may have had no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum AddressedPackets {
     /// As the specification has it: of a WRITE the first has an address (9.7.4.1.2), of what
     /// answers a READ the first and the last have a syndrome (9.4.4).
     First,
@@ -93,8 +93,8 @@ pub enum Acknowledgements {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelayNotices {
     /// The peer does not know of them, as far as we know: none are sent, and those that come are
-    /// not looked at, unless the peer has named what is left of a WRITE ([`Naming::Every`]), or is
-    /// waited for in vain: then it says that it is there.
+    /// not looked at, unless the peer has named what is left of a WRITE
+    /// ([`AddressedPackets::Every`]), or is waited for in vain: then it says that it is there.
     Unknown,
     /// The peer is told when answers to it wait for a rate limit, and when there is a receive that
     /// it was told is missing. See [`crate::Connection::poll_delay`],
@@ -146,7 +146,7 @@ impl Config {
             early_timeout: 2_000_000,
             delay_target: Some(500_000),
             window_floor: 16,
-            naming: Naming::First,
+            naming: AddressedPackets::First,
             burst: 1,
             ask_every: None,
             acknowledge_every: 32,

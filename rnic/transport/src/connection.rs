@@ -1,14 +1,14 @@
 //! A reliable connection: the two halves, congestion notification, and one place to call.
 
 use crate::congestion::Congestion;
-use crate::delay_notice::Delays;
+use crate::delay_notice::DelayMeter;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::upper_layer::{Answer, Taken, Ticket, Upper};
+use crate::upper_layer::{LateAnswer, RunOutcome, Ticket, UpperLayer};
 use crate::work_request::{Event, Request, Status, SubmitError};
 use crate::{Acknowledgements, Config, ConfigError, DelayNotices, Time};
 use omniverb_terms::{Psn, Service};
-use omniverb_wire::{Class, Operation, Packet, Run, write_delay, write_notification};
+use omniverb_wire::{Class, Operation, Packet, WriteRun, write_delay, write_notification};
 
 /// A peer is told of congestion at most this often (A17.9.3 leaves it open).
 const NOTIFY_EVERY: Time = 50_000;
@@ -49,7 +49,7 @@ impl Ecn {
 /// What a QP learns when it goes to RTS; see [`Config`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Sending {
+pub struct SendParameters {
     pub sq_psn: Psn,
     pub max_rd_atomic: usize,
     pub timeout: u8,
@@ -91,7 +91,7 @@ pub struct Connection {
     /// A request packet was let in front of the acknowledgement that is due.
     let_by: bool,
     /// What the peer knows of answers that wait.
-    delays: Delays,
+    delays: DelayMeter,
 }
 
 impl Connection {
@@ -106,13 +106,13 @@ impl Connection {
             notified: None,
             answered_last: false,
             let_by: false,
-            delays: Delays::default(),
+            delays: DelayMeter::default(),
         })
     }
 
     /// The QP goes from RTR to RTS: only now are the attributes of the sending half known. Nothing
     /// may have been submitted. What the peer sent before stays as it is.
-    pub fn ready_to_send(&mut self, sending: &Sending) {
+    pub fn ready_to_send(&mut self, sending: &SendParameters) {
         self.config.sq_psn = sending.sq_psn;
         self.config.max_rd_atomic = sending.max_rd_atomic;
         self.config.timeout = sending.timeout;
@@ -144,7 +144,7 @@ impl Connection {
         now: Time,
         packet: &Packet<'_>,
         ecn: Ecn,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
         let opcode = packet.opcode();
         match opcode.class {
@@ -191,7 +191,7 @@ impl Connection {
 
     /// Takes packets that follow each other, as if each came by itself. If it takes nothing, each
     /// has to.
-    pub fn handle_run(&mut self, run: &Run<'_>, upper: &mut impl Upper) -> Taken {
+    pub fn handle_run(&mut self, run: &WriteRun<'_>, upper: &mut impl UpperLayer) -> RunOutcome {
         self.responder.handle_run(&self.config, run, upper)
     }
 
@@ -202,7 +202,7 @@ impl Connection {
         &mut self,
         now: Time,
         datagram: &mut [u8],
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> Option<Transmit> {
         if self.notify {
             self.notify = false;
@@ -248,7 +248,7 @@ impl Connection {
         datagrams: &mut [u8],
         length: usize,
         count: usize,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> usize {
         // Answers take turns with requests.
         let count = if self.responder.has_answers() { 0 } else { count };
@@ -314,7 +314,7 @@ impl Connection {
     }
 
     /// The answer to something handed over.
-    pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub fn answer(&mut self, ticket: Ticket, answer: LateAnswer) {
         self.responder.answer(&self.config, ticket, answer);
     }
 
@@ -335,7 +335,7 @@ impl Connection {
     }
 
     /// The QP goes to the error state: all requests end, nothing is taken or sent any more.
-    pub fn close(&mut self, upper: &mut impl Upper) {
+    pub fn close(&mut self, upper: &mut impl UpperLayer) {
         self.requester.fail(Status::Flushed);
         self.responder.close(upper);
         self.notify = false;

@@ -18,14 +18,14 @@ const MOST: Time = 10_000_000_000;
 
 /// What a peer was told.
 #[derive(Debug, Default)]
-pub(crate) struct Delays {
+pub(crate) struct DelayMeter {
     told_at: Time,
     until: Time,
     /// Duplicates that had come by then.
     duplicates: u64,
 }
 
-impl Delays {
+impl DelayMeter {
     /// For how long the peer is to be patient, if it is to be told now that nothing can leave for
     /// `wait`. Duplicates say that it does not know; that is believed once in half of the time that
     /// was told of, so that a peer cannot have us spend all we may send on notices.
@@ -36,18 +36,18 @@ impl Delays {
             return None;
         }
         let patience = wait.saturating_mul(AHEAD).min(MOST);
-        *self = Delays { told_at: now, until: now + patience, duplicates };
+        *self = DelayMeter { told_at: now, until: now + patience, duplicates };
         Some(patience)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Delays, MOST};
+    use super::{DelayMeter, MOST};
 
     #[test]
     fn delay_notices_are_as_frequent_as_needed() {
-        let mut delays = Delays::default();
+        let mut delays = DelayMeter::default();
         assert_eq!(delays.tell(100, 50, 0), Some(200));
         assert_eq!(delays.tell(200, 100, 0), None, "it knows");
         assert_eq!(delays.tell(150, 100, 1), None, "it asked before it knew");

@@ -41,7 +41,7 @@ pub struct Faults {
 
 /// What was done to datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct FaultCounts {
     /// Put in, whatever became of them.
     pub sent: u64,
     /// Lost by chance, to a partition or to the line's own queue.
@@ -60,7 +60,7 @@ pub struct Done {
 
 /// A datagram under way.
 #[derive(Debug)]
-pub struct Flight<T> {
+pub struct DatagramInFlight<T> {
     /// When it arrives, by the clock of whoever calls.
     pub time: Time,
     number: u64,
@@ -73,29 +73,29 @@ pub struct Flight<T> {
 }
 
 /// The one that arrives first is the greatest.
-impl<T> Ord for Flight<T> {
-    fn cmp(&self, other: &Flight<T>) -> Ordering {
+impl<T> Ord for DatagramInFlight<T> {
+    fn cmp(&self, other: &DatagramInFlight<T>) -> Ordering {
         (other.time, other.number).cmp(&(self.time, self.number))
     }
 }
 
-impl<T> PartialOrd for Flight<T> {
-    fn partial_cmp(&self, other: &Flight<T>) -> Option<Ordering> {
+impl<T> PartialOrd for DatagramInFlight<T> {
+    fn partial_cmp(&self, other: &DatagramInFlight<T>) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> PartialEq for Flight<T> {
-    fn eq(&self, other: &Flight<T>) -> bool {
+impl<T> PartialEq for DatagramInFlight<T> {
+    fn eq(&self, other: &DatagramInFlight<T>) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<T> Eq for Flight<T> {}
+impl<T> Eq for DatagramInFlight<T> {}
 
 /// Of a datagram that arrives twice; one that arrives once is the first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum CopyNumber {
     First,
     Second,
 }
@@ -105,7 +105,7 @@ enum Which {
 pub struct FaultyLine<T = ()> {
     faults: Faults,
     random: Random,
-    flights: BinaryHeap<Flight<T>>,
+    flights: BinaryHeap<DatagramInFlight<T>>,
     /// Bytes of what they hold.
     bytes: usize,
     /// Bytes that they may hold; what is beyond is dropped.
@@ -115,7 +115,7 @@ pub struct FaultyLine<T = ()> {
     free: Time,
     /// The last arrival: delay alone does not reorder.
     last: Time,
-    done: Done,
+    done: FaultCounts,
 }
 
 impl<T: Copy> FaultyLine<T> {
@@ -130,12 +130,12 @@ impl<T: Copy> FaultyLine<T> {
             number: 0,
             free: 0,
             last: 0,
-            done: Done::default(),
+            done: FaultCounts::default(),
         }
     }
 
     /// What was done to datagrams so far.
-    pub fn done(&self) -> Done {
+    pub fn done(&self) -> FaultCounts {
         self.done
     }
 
@@ -170,18 +170,18 @@ impl<T: Copy> FaultyLine<T> {
             return;
         }
         let twice = self.random.rarely(faults.duplication);
-        self.copy(line, note, bytes, Which::First);
+        self.copy(line, note, bytes, CopyNumber::First);
         if twice {
             self.done.duplicated += 1;
-            self.copy(line, note, bytes, Which::Second);
+            self.copy(line, note, bytes, CopyNumber::Second);
         }
     }
 
-    fn copy(&mut self, line: Time, note: T, bytes: &[u8], which: Which) {
+    fn copy(&mut self, line: Time, note: T, bytes: &[u8], which: CopyNumber) {
         let faults = &self.faults;
         let (least, most) = faults.delay;
         let mut time = line + self.random.between(least, most);
-        let again = which == Which::Second;
+        let again = which == CopyNumber::Second;
         if again || self.random.rarely(faults.reordering) {
             time += self.random.between(0, faults.reorder_delay);
             self.done.reordered += u64::from(!again);
@@ -212,7 +212,7 @@ impl<T: Copy> FaultyLine<T> {
         }
         self.number += 1;
         self.bytes += bytes.len();
-        self.flights.push(Flight { time, number: self.number, ecn, note, bytes });
+        self.flights.push(DatagramInFlight { time, number: self.number, ecn, note, bytes });
     }
 
     /// When the next datagram arrives.
@@ -221,7 +221,7 @@ impl<T: Copy> FaultyLine<T> {
     }
 
     /// A datagram that has arrived by now.
-    pub fn arrival(&mut self, now: Time) -> Option<Flight<T>> {
+    pub fn arrival(&mut self, now: Time) -> Option<DatagramInFlight<T>> {
         self.flights.peek().filter(|flight| flight.time <= now)?;
         let flight = self.flights.pop()?;
         self.bytes -= flight.bytes.len();
@@ -234,7 +234,7 @@ impl<T: Copy> FaultyLine<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Done, Faults, FaultyLine};
+    use super::{FaultCounts, Faults, FaultyLine};
     use crate::Ecn;
 
     const BAD: Faults = Faults {
@@ -252,7 +252,7 @@ mod tests {
     };
 
     /// What becomes of datagrams that are put in 1 us apart; they are taken out every `step`.
-    fn arrivals(faults: &Faults, seed: u64, step: u64) -> (Vec<(u32, Ecn, Vec<u8>)>, Done) {
+    fn arrivals(faults: &Faults, seed: u64, step: u64) -> (Vec<(u32, Ecn, Vec<u8>)>, FaultCounts) {
         let mut line = FaultyLine::new(faults.clone(), seed);
         let mut seen = Vec::new();
         for number in 0..20_000_u32 {
@@ -290,7 +290,7 @@ mod tests {
     fn a_line_without_faults_is_a_line() {
         let (seen, done) = arrivals(&Faults { delay: (1000, 9000), ..Faults::default() }, 7, 1000);
         assert!(seen.is_sorted_by_key(|(note, ..)| *note) && seen.len() == 20_000);
-        assert_eq!(done, Done { sent: 20_000, ..Done::default() });
+        assert_eq!(done, FaultCounts { sent: 20_000, ..FaultCounts::default() });
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         let limited = Faults { limit: 100, delay: (1_000_000, 1_000_000), reorder_delay: 0, ..BAD };
         let (seen, done) = arrivals(&limited, 7, 1000);
         let (all, free) = arrivals(&Faults { limit: 0, ..limited.clone() }, 7, 1000);
-        assert_eq!(Done { dropped: 0, ..done }, free);
+        assert_eq!(FaultCounts { dropped: 0, ..done }, free);
         assert!(done.dropped > 10_000 && seen.len() as u64 + done.dropped == all.len() as u64);
         let mut line = FaultyLine::new(limited, 7);
         for _ in 0..1000 {

@@ -2,8 +2,8 @@
 //!
 //! In: packets that passed the ICRC check, requests of the layer above, and the time. Out: packets
 //! without ICRC, events, and the time to come back. The memory that messages come from and go to
-//! belongs to the layer above and is reached through [`Upper`] only, at the moment a packet is made
-//! or arrives, so nothing is kept here for retransmission.
+//! belongs to the layer above and is reached through [`UpperLayer`] only, at the moment a packet is
+//! made or arrives, so nothing is kept here for retransmission.
 //!
 //! Clause numbers are those of the InfiniBand architecture specification, volume 1. Where this
 //! transport differs from it, `docs/spec/deviations.md` says why.
@@ -27,12 +27,14 @@ mod unwrapped_psn;
 mod upper_layer;
 mod work_request;
 
-pub use config::{Acknowledgements, Config, ConfigError, DelayNotices, GoneReads, Naming};
-pub use connection::{Connection, Counters, Ecn, Sending, Transmit};
+pub use config::{
+    Acknowledgements, AddressedPackets, Config, ConfigError, DelayNotices, GoneReads,
+};
+pub use connection::{Connection, Counters, Ecn, SendParameters, Transmit};
 pub use unreliable_connection::Unreliable;
 pub use upper_layer::{
-    Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Kind, Part,
-    Placed, ReadRequest, Taken, Ticket, Upper,
+    AtomicOperation, AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Kind,
+    LateAnswer, Part, PlaceOutcome, ReadRequest, RunOutcome, Ticket, UpperLayer,
 };
 pub use work_request::{Event, Operation, Request, RequestId, Status, SubmitError};
 

@@ -3,7 +3,9 @@
 use crate::Operation;
 use crate::work_request::Request;
 use omniverb_terms::Service;
-use omniverb_wire::{Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, Place, Reth, XrcEth};
+use omniverb_wire::{
+    Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, PacketPosition, Reth, XrcEth,
+};
 
 /// Packets, and so PSNs, that `length` bytes take; at least one.
 pub(crate) fn packets(length: u64, path_mtu: usize) -> u64 {
@@ -30,7 +32,7 @@ pub(crate) fn begin<'a>(
     let begins = naming.is_some() || index == 0 && request.place.begins();
     let ends = index + 1 == count && request.place.ends();
     let bytes = payload(request.length, path_mtu, index);
-    let place = Place::new(begins, ends);
+    let place = PacketPosition::new(begins, ends);
     let at_end = |immediate: Option<[u8; 4]>| immediate.filter(|_| ends).map(ImmDt);
     let (operation, immediate, invalidated, address, solicited) = match request.operation {
         Operation::Send { immediate, invalidate, solicited } => {

@@ -3,11 +3,11 @@
 use crate::requester::{OpenMessage, check};
 use crate::responder::{length_fits, part};
 use crate::unwrapped_psn::Sequence;
-use crate::upper_layer::{Delivery, Gathered, Kind, Ticket, Upper};
+use crate::upper_layer::{Delivery, GatherOutcome, Kind, Ticket, UpperLayer};
 use crate::work_request::{Event, Operation, Request, Status, SubmitError};
 use crate::{Config, ConfigError, MESSAGE_MAX, segmentation};
 use omniverb_terms::{Psn, Refusal, Rkey, Service};
-use omniverb_wire::{Bth, Operation as Code, Packet, Place};
+use omniverb_wire::{Bth, Operation as Code, Packet, PacketPosition};
 use std::collections::VecDeque;
 
 /// Where in a message the sender is.
@@ -85,7 +85,11 @@ impl Unreliable {
     }
 
     /// Writes the next packet. A request is over when its last packet has left (9.8.2.2).
-    pub fn poll_transmit(&mut self, datagram: &mut [u8], upper: &mut impl Upper) -> Option<usize> {
+    pub fn poll_transmit(
+        &mut self,
+        datagram: &mut [u8],
+        upper: &mut impl UpperLayer,
+    ) -> Option<usize> {
         if self.starved || self.closed {
             return None;
         }
@@ -99,12 +103,12 @@ impl Unreliable {
         let payload = builder.payload();
         if !payload.is_empty() {
             match upper.gather(request.id, self.index * mtu as u64, payload) {
-                Gathered::Filled => {}
-                Gathered::Later => {
+                GatherOutcome::Filled => {}
+                GatherOutcome::Later => {
                     self.starved = true;
                     return None;
                 }
-                Gathered::Failed => {
+                GatherOutcome::Failed => {
                     self.fail(Status::LocalProtection);
                     return None;
                 }
@@ -137,7 +141,7 @@ impl Unreliable {
     }
 
     /// Takes a packet addressed to this QP from its peer's address, with a good ICRC.
-    pub fn handle_packet(&mut self, packet: &Packet<'_>, upper: &mut impl Upper) {
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, upper: &mut impl UpperLayer) {
         let partition = packet.bth().is_in_default_partition();
         if !packet.opcode().is_of(Service::Uc) || self.closed || !partition {
             return;
@@ -165,7 +169,12 @@ impl Unreliable {
     }
 
     /// False: the message is dropped.
-    fn take(&mut self, packet: &Packet<'_>, place: Place, upper: &mut impl Upper) -> bool {
+    fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        place: PacketPosition,
+        upper: &mut impl UpperLayer,
+    ) -> bool {
         let length = packet.payload().len();
         if !length_fits(place, length, self.config.path_mtu) {
             return false;

@@ -1,7 +1,7 @@
 //! Unreliable datagram (9.8.3, 9.9.5): one packet, one message.
 
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
-use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, Place};
+use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, PacketPosition};
 
 /// Where a datagram goes, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Datagram<'a> {
 
 /// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Dropped {
+pub enum DatagramDrop {
     /// Not of this service.
     #[error("not a datagram")]
     Service,
@@ -57,7 +57,7 @@ pub fn write(
     message: &Message<'_>,
 ) -> Option<usize> {
     let Message { immediate, is_solicited, data } = *message;
-    let (place, has_immediate) = (Place::Only, immediate.is_some());
+    let (place, has_immediate) = (PacketPosition::Only, immediate.is_some());
     let operation = Operation::Send { place, immediate: has_immediate, invalidate: false };
     let opcode = Opcode::new(Service::Ud, operation);
     let bth = Bth::new(opcode.to_byte(), address.destination, psn).solicited(is_solicited);
@@ -69,13 +69,13 @@ pub fn write(
 }
 
 /// Reads a datagram for a QP that has the given Q_Key.
-pub fn read<'a>(packet: &Packet<'a>, queue_key: Qkey) -> Result<Datagram<'a>, Dropped> {
-    let deth = packet.deth().ok_or(Dropped::Service)?;
+pub fn read<'a>(packet: &Packet<'a>, queue_key: Qkey) -> Result<Datagram<'a>, DatagramDrop> {
+    let deth = packet.deth().ok_or(DatagramDrop::Service)?;
     if !packet.bth().is_in_default_partition() {
-        return Err(Dropped::Partition);
+        return Err(DatagramDrop::Partition);
     }
     if deth.queue_key() != queue_key {
-        return Err(Dropped::QueueKey);
+        return Err(DatagramDrop::QueueKey);
     }
     let message = Message {
         immediate: packet.immediate().map(|immediate| immediate.0),
@@ -87,7 +87,7 @@ pub fn read<'a>(packet: &Packet<'a>, queue_key: Qkey) -> Result<Datagram<'a>, Dr
 
 #[cfg(test)]
 mod tests {
-    use super::{Address, Dropped, Message, read, write};
+    use super::{Address, DatagramDrop, Message, read, write};
     use omniverb_terms::{Psn, Qkey, Qpn};
     use omniverb_wire::Packet;
 
@@ -102,7 +102,7 @@ mod tests {
             let packet = Packet::parse(&buffer[..used]).unwrap();
             let datagram = read(&packet, Qkey(0x1234_5678)).unwrap();
             assert_eq!((datagram.source, datagram.message), (Qpn(7), message));
-            assert_eq!(read(&packet, Qkey(1)), Err(Dropped::QueueKey));
+            assert_eq!(read(&packet, Qkey(1)), Err(DatagramDrop::QueueKey));
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::RequestId;
 use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
-use omniverb_wire::{Place, Run, Slots};
+use omniverb_wire::{PacketPosition, PacketSlots, WriteRun};
 
 /// Names something that was handed to the layer above; they count up in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +37,7 @@ pub struct Part<'a> {
     /// XRC: the SRQ that it is for; zero otherwise.
     pub srq: u32,
     /// Where in the message it stands.
-    pub place: Place,
+    pub place: PacketPosition,
     /// Bytes of the message before it.
     pub offset: u64,
     /// The packet's payload, without padding.
@@ -79,7 +79,7 @@ pub enum Delivery {
 
 /// What became of a run that was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum RunOutcome {
     /// All of it is where it belongs: [`Delivery::Done`] for each packet.
     All,
     /// Nothing of it counts.
@@ -88,7 +88,7 @@ pub enum Taken {
 
 /// A late answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LateAnswer {
     /// It is where it belongs.
     Done,
     /// An atomic found this value; of an ATOMIC WRITE or a FLUSH, that it is done.
@@ -165,7 +165,7 @@ pub struct FlushRequest {
 
 /// What came of asking for bytes of a request of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gathered {
+pub enum GatherOutcome {
     /// The buffer is filled.
     Filled,
     /// Not there yet; [`crate::Connection::resume`] says when.
@@ -176,7 +176,7 @@ pub enum Gathered {
 
 /// What came of bytes that a READ of ours brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum PlaceOutcome {
     /// They are where they belong.
     Done,
     /// No room; [`crate::Connection::resume`] says when there is. They are asked for anew.
@@ -187,7 +187,7 @@ pub enum Placed {
 
 /// What came of asking for bytes that the peer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetched {
+pub enum FetchOutcome {
     /// The buffer is filled.
     Filled,
     /// Not there yet; [`crate::Connection::resume`] says when.
@@ -202,26 +202,31 @@ pub enum Fetched {
 ///
 /// What is handed over with a ticket must take effect in the order of the tickets; only a READ may
 /// wait until its bytes are fetched (the ordering rules want a fence where that matters).
-pub trait Upper {
+pub trait UpperLayer {
     /// Bytes from `offset` on of one of our requests, to fill `target`. Asked for again when the
     /// packet has to be sent again.
-    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered;
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome;
 
     /// Bytes from `offset` on of one of our requests, to fill all of `slots`, or none.
-    fn gather_run(&mut self, request: RequestId, offset: u64, slots: &mut Slots<'_>) -> Gathered {
+    fn gather_run(
+        &mut self,
+        request: RequestId,
+        offset: u64,
+        slots: &mut PacketSlots<'_>,
+    ) -> GatherOutcome {
         let mut at = offset;
         for slot in slots.iter_mut() {
             let gathered = self.gather(request, at, slot);
-            if gathered != Gathered::Filled {
+            if gathered != GatherOutcome::Filled {
                 return gathered;
             }
             at += slot.len() as u64;
         }
-        Gathered::Filled
+        GatherOutcome::Filled
     }
 
     /// Bytes at `offset` of what one of our READs asked for. They come in order.
-    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed;
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> PlaceOutcome;
 
     /// A part of a message of the peer. Each comes once, in order.
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery;
@@ -229,19 +234,19 @@ pub trait Upper {
     /// Several parts of a WRITE of the peer at once: `part` is the first of them, all of `run` is
     /// to be placed, and the message goes on behind it. What is not taken comes again, part by
     /// part.
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &WriteRun<'_>) -> RunOutcome {
         let _ = (part, run);
-        Taken::Nothing
+        RunOutcome::Nothing
     }
 
-    /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that [`Upper::fetch`]
-    /// may be called from now on. A READ whose answer was lost comes again with a new ticket, as
-    /// often as the peer asks (9.4.4).
+    /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that
+    /// [`UpperLayer::fetch`] may be called from now on. A READ whose answer was lost comes again
+    /// with a new ticket, as often as the peer asks (9.4.4).
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery;
 
     /// Bytes from `offset` on of what a READ of the peer asks for. They are asked for in order,
-    /// and the same ones again if the answer before was [`Fetched::Later`].
-    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched;
+    /// and the same ones again if the answer before was [`FetchOutcome::Later`].
+    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> FetchOutcome;
 
     /// A READ is over, be it that all of it was fetched or that nobody wants the rest.
     fn release(&mut self, ticket: Ticket);
@@ -251,6 +256,6 @@ pub trait Upper {
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery>;
 
     /// The peer wants to know when what it asked for before is visible, or kept. It comes once, and
-    /// succeeds with 0, as [`Upper::atomic`].
+    /// succeeds with 0, as [`UpperLayer::atomic`].
     fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery>;
 }

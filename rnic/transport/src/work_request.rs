@@ -1,7 +1,7 @@
 //! Requests of the layer above, and what becomes of them.
 
 use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
-use omniverb_wire::Place;
+use omniverb_wire::PacketPosition;
 
 /// Names a request of the layer above; its choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +32,7 @@ pub enum Operation {
         /// The peer's completion solicits an event (9.2.2); of a WRITE only with immediate data.
         solicited: bool,
     },
-    /// RDMA READ: what it brings goes to [`crate::Upper::place`].
+    /// RDMA READ: what it brings goes to [`crate::UpperLayer::place`].
     Read {
         /// Virtual address at the responder, of the first byte of the whole message.
         address: u64,
@@ -103,7 +103,7 @@ pub struct Request {
     /// Bytes of this piece; of all but the last, a multiple of the path MTU. Eight of an atomic.
     pub length: u64,
     /// Where in its message this piece stands.
-    pub place: Place,
+    pub place: PacketPosition,
     /// Wait until earlier READs and atomics are complete (10.8.3.3).
     pub is_fenced: bool,
 }

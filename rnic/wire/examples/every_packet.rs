@@ -4,8 +4,8 @@
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Identification,
-    Ieth, ImmDt, Opcode, Operation, Reth, Syndrome, XrcEth, write_notification,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, IcrcFlow,
+    Identification, Ieth, ImmDt, Opcode, Operation, Reth, Syndrome, XrcEth, write_notification,
 };
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -24,7 +24,7 @@ fn main() -> io::Result<()> {
     let mut time = 1_000_000_000;
     for (source, destination) in [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")] {
         let address = |text: &str| text.parse::<IpAddr>().map_err(io::Error::other);
-        let flow = Flow {
+        let flow = IcrcFlow {
             source: address(source)?,
             destination: address(destination)?,
             source_port: 0xc3c0,

@@ -4,17 +4,17 @@
 //! Names are the specification's (9.2.1, table 38). Reliable connection is what is meant where no
 //! service is named. QP numbers, addresses and keys are hexadecimal, PSNs and counts decimal.
 
-use crate::{CREDITS_INVALID, Class, Opcode, Operation, Packet, Place, Syndrome};
+use crate::{CREDITS_INVALID, Class, Opcode, Operation, Packet, PacketPosition, Syndrome};
 use core::fmt;
 use omniverb_terms::{Placement, Selectivity, Service};
 
-impl fmt::Display for Place {
+impl fmt::Display for PacketPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Place::First => "FIRST",
-            Place::Middle => "MIDDLE",
-            Place::Last => "LAST",
-            Place::Only => "ONLY",
+            PacketPosition::First => "FIRST",
+            PacketPosition::Middle => "MIDDLE",
+            PacketPosition::Last => "LAST",
+            PacketPosition::Only => "ONLY",
         })
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 /// One direction of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct IcrcFlow {
     /// Address in the IP header of who sends.
     pub source: IpAddr,
     /// Address of who receives.
@@ -17,7 +17,7 @@ pub struct Flow {
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum IcrcVerdict {
     /// The ICRC is right.
     Exact,
     /// The ICRC is right if the packet had this identification, which nobody told us.
@@ -26,7 +26,7 @@ pub enum Verdict {
     Damaged,
 }
 
-impl Flow {
+impl IcrcFlow {
     fn icrc(&self, identification: Identification, packet: &[u8]) -> u32 {
         let (source, destination) = (self.source, self.destination);
         icrc(source, destination, self.source_port, identification.bytes(), packet)
@@ -42,19 +42,21 @@ impl Flow {
     }
 
     /// Checks the ICRC of a datagram that arrived with this identification; IPv6 has none.
-    pub fn check(&self, datagram: &[u8], known: Option<Identification>) -> Verdict {
-        let Some(end) = datagram.len().checked_sub(SUFFIX_BYTES) else { return Verdict::Damaged };
+    pub fn check(&self, datagram: &[u8], known: Option<Identification>) -> IcrcVerdict {
+        let Some(end) = datagram.len().checked_sub(SUFFIX_BYTES) else {
+            return IcrcVerdict::Damaged;
+        };
         let (packet, suffix) = datagram.split_at(end);
         let mut received = [0; SUFFIX_BYTES];
         received.copy_from_slice(suffix);
         let received = u32::from_le_bytes(received);
         let expected = self.icrc(known.unwrap_or(Identification::ZERO), packet);
         if received == expected {
-            return Verdict::Exact;
+            return IcrcVerdict::Exact;
         }
         if known.is_some() || !(self.source.is_ipv4() && self.destination.is_ipv4()) {
-            return Verdict::Damaged;
+            return IcrcVerdict::Damaged;
         }
-        solve(received, expected, packet.len()).map_or(Verdict::Damaged, Verdict::Solved)
+        solve(received, expected, packet.len()).map_or(IcrcVerdict::Damaged, IcrcVerdict::Solved)
     }
 }

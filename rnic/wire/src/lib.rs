@@ -1,7 +1,7 @@
 //! RoCEv2 packets: one file per header, the opcode table, the invariant CRC.
 //!
 //! In: bytes of UDP datagrams, checked once by [`Packet::parse`]. Out: bytes of UDP datagrams,
-//! written by [`Builder`] and made valid by [`Flow::seal`]. Clause numbers are those of the
+//! written by [`Builder`] and made valid by [`IcrcFlow::seal`]. Clause numbers are those of the
 //! InfiniBand architecture specification, volume 1; annex A17 is RoCEv2.
 
 mod aeth;
@@ -39,16 +39,16 @@ pub use deth::Deth;
 pub use feth::Feth;
 pub use grh::{GRH_BYTES, receive_area};
 pub use icrc::{SUFFIX_BYTES, icrc};
-pub use icrc_flow::{Flow, Verdict};
+pub use icrc_flow::{IcrcFlow, IcrcVerdict};
 pub use immediate::ImmDt;
 pub use invalidate::Ieth;
 pub use ip_identification::{Fragments, Identification, solve};
-pub use opcode::{Class, Opcode, Operation, Place};
+pub use opcode::{Class, Opcode, Operation, PacketPosition};
 pub use packet::{Malformed, Packet};
-pub use prepared_icrc::{Alike, Prepared};
+pub use prepared_icrc::{BatchSize, PreparedIcrc};
 pub use reth::Reth;
 pub use syndrome::{CREDITS_INVALID, Syndrome, credits, rnr_nanoseconds};
-pub use write_run::{Pattern, Run, Slots};
+pub use write_run::{PacketSlots, WritePattern, WriteRun};
 pub use xrceth::XrcEth;
 
 /// The UDP port of RoCEv2 (A17.3.1).

@@ -26,7 +26,7 @@ impl Class {
 
 /// Where in its message a packet stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PacketPosition {
     /// The first of several.
     First,
     /// Neither first nor last.
@@ -37,26 +37,26 @@ pub enum Place {
     Only,
 }
 
-impl Place {
+impl PacketPosition {
     /// From "nothing comes before" and "nothing comes after".
     #[inline]
-    pub fn new(first: bool, last: bool) -> Place {
+    pub fn new(first: bool, last: bool) -> PacketPosition {
         match (first, last) {
-            (true, true) => Place::Only,
-            (true, false) => Place::First,
-            (false, true) => Place::Last,
-            (false, false) => Place::Middle,
+            (true, true) => PacketPosition::Only,
+            (true, false) => PacketPosition::First,
+            (false, true) => PacketPosition::Last,
+            (false, false) => PacketPosition::Middle,
         }
     }
     /// Whether a message begins with it.
     #[inline]
     pub fn begins(self) -> bool {
-        matches!(self, Place::First | Place::Only)
+        matches!(self, PacketPosition::First | PacketPosition::Only)
     }
     /// Whether a message ends with it.
     #[inline]
     pub fn ends(self) -> bool {
-        matches!(self, Place::Last | Place::Only)
+        matches!(self, PacketPosition::Last | PacketPosition::Only)
     }
 }
 
@@ -65,17 +65,17 @@ impl Place {
 #[allow(missing_docs)] // named as in the specification's table
 pub enum Operation {
     Send {
-        place: Place,
+        place: PacketPosition,
         immediate: bool,
         invalidate: bool,
     },
     Write {
-        place: Place,
+        place: PacketPosition,
         immediate: bool,
     },
     ReadRequest,
     ReadResponse {
-        place: Place,
+        place: PacketPosition,
     },
     Acknowledge,
     AtomicAcknowledge,
@@ -102,8 +102,9 @@ pub(crate) const RESERVED_BYTES: usize = 16;
 /// Congestion notification packet.
 const NOTIFICATION: u8 = 0x81;
 
-fn place_of(code: u8) -> Place {
-    [Place::First, Place::Middle, Place::Last, Place::Only][usize::from(code & 3)]
+fn place_of(code: u8) -> PacketPosition {
+    [PacketPosition::First, PacketPosition::Middle, PacketPosition::Last, PacketPosition::Only]
+        [usize::from(code & 3)]
 }
 
 impl Operation {
@@ -112,21 +113,21 @@ impl Operation {
     fn code(self) -> u8 {
         use Operation::*;
         match self {
-            Send { place: Place::Last, immediate: false, invalidate: true } => 0x16,
-            Send { place: Place::Only, immediate: false, invalidate: true } => 0x17,
-            Send { place: Place::First, .. } => 0x00,
-            Send { place: Place::Middle, .. } => 0x01,
-            Send { place: Place::Last, immediate, .. } => 0x02 + u8::from(immediate),
-            Send { place: Place::Only, immediate, .. } => 0x04 + u8::from(immediate),
-            Write { place: Place::First, .. } => 0x06,
-            Write { place: Place::Middle, .. } => 0x07,
-            Write { place: Place::Last, immediate } => 0x08 + u8::from(immediate),
-            Write { place: Place::Only, immediate } => 0x0a + u8::from(immediate),
+            Send { place: PacketPosition::Last, immediate: false, invalidate: true } => 0x16,
+            Send { place: PacketPosition::Only, immediate: false, invalidate: true } => 0x17,
+            Send { place: PacketPosition::First, .. } => 0x00,
+            Send { place: PacketPosition::Middle, .. } => 0x01,
+            Send { place: PacketPosition::Last, immediate, .. } => 0x02 + u8::from(immediate),
+            Send { place: PacketPosition::Only, immediate, .. } => 0x04 + u8::from(immediate),
+            Write { place: PacketPosition::First, .. } => 0x06,
+            Write { place: PacketPosition::Middle, .. } => 0x07,
+            Write { place: PacketPosition::Last, immediate } => 0x08 + u8::from(immediate),
+            Write { place: PacketPosition::Only, immediate } => 0x0a + u8::from(immediate),
             ReadRequest => 0x0c,
-            ReadResponse { place: Place::First } => 0x0d,
-            ReadResponse { place: Place::Middle } => 0x0e,
-            ReadResponse { place: Place::Last } => 0x0f,
-            ReadResponse { place: Place::Only } => 0x10,
+            ReadResponse { place: PacketPosition::First } => 0x0d,
+            ReadResponse { place: PacketPosition::Middle } => 0x0e,
+            ReadResponse { place: PacketPosition::Last } => 0x0f,
+            ReadResponse { place: PacketPosition::Only } => 0x10,
             Acknowledge => 0x11,
             AtomicAcknowledge => 0x12,
             CompareSwap => 0x13,
@@ -143,19 +144,19 @@ impl Operation {
         let send = |place, immediate| Send { place, immediate, invalidate: false };
         Some(match code {
             0x00..=0x02 => send(place_of(code), false),
-            0x03 => send(Place::Last, true),
-            0x04 | 0x05 => send(Place::Only, code == 5),
+            0x03 => send(PacketPosition::Last, true),
+            0x04 | 0x05 => send(PacketPosition::Only, code == 5),
             0x06..=0x08 => Write { place: place_of(code - 6), immediate: false },
-            0x09 => Write { place: Place::Last, immediate: true },
-            0x0a | 0x0b => Write { place: Place::Only, immediate: code == 0xb },
+            0x09 => Write { place: PacketPosition::Last, immediate: true },
+            0x0a | 0x0b => Write { place: PacketPosition::Only, immediate: code == 0xb },
             0x0c => ReadRequest,
             0x0d..=0x10 => ReadResponse { place: place_of(code - 0xd) },
             0x11 => Acknowledge,
             0x12 => AtomicAcknowledge,
             0x13 => CompareSwap,
             0x14 => FetchAdd,
-            0x16 => Send { place: Place::Last, immediate: false, invalidate: true },
-            0x17 => Send { place: Place::Only, immediate: false, invalidate: true },
+            0x16 => Send { place: PacketPosition::Last, immediate: false, invalidate: true },
+            0x17 => Send { place: PacketPosition::Only, immediate: false, invalidate: true },
             0x1c => Flush,
             0x1d => AtomicWrite,
             _ => return None,
@@ -263,7 +264,7 @@ impl Opcode {
     #[inline]
     pub fn has_aeth(self) -> bool {
         match self.operation {
-            Operation::ReadResponse { place } => place != Place::Middle,
+            Operation::ReadResponse { place } => place != PacketPosition::Middle,
             operation => operation.is_response(),
         }
     }

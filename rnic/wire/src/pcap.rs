@@ -1,7 +1,7 @@
 //! Capture files: packets with made-up Ethernet, IP and UDP headers, as packet analysers read them.
 
 use crate::grh::receive_area;
-use crate::{Flow, Identification, PORT};
+use crate::{IcrcFlow, Identification, PORT};
 use std::io::{self, Write};
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ pub struct Capture<W> {
 #[derive(Clone, Copy, Debug)]
 pub struct Envelope {
     /// Addresses and source port.
-    pub flow: Flow,
+    pub flow: IcrcFlow,
     /// Identification of the IPv4 header; IPv6 has none, and this is not looked at.
     pub identification: Identification,
     /// DSCP (six bits) and ECN (two): type of service of IPv4, traffic class of IPv6.

@@ -6,7 +6,7 @@
 
 use crate::icrc::{MASKED_AT, SEED, masked};
 use crate::ip_identification::{Fragments, Identification, POLYNOMIAL, multiply};
-use crate::{Bth, DATAGRAM_MAX, Flow, SUFFIX_BYTES, Verdict, crc};
+use crate::{Bth, DATAGRAM_MAX, IcrcFlow, IcrcVerdict, SUFFIX_BYTES, crc};
 use std::net::IpAddr;
 
 /// Bytes from behind the high byte of the identification to the end of the UDP header.
@@ -60,8 +60,8 @@ static ON: [u32; STEPS] = {
 
 /// A flow and a length that were prepared.
 #[derive(Clone, Copy, Debug)]
-pub struct Prepared {
-    flow: Flow,
+pub struct PreparedIcrc {
+    flow: IcrcFlow,
     length: usize,
     /// CRC of everything before the BTH, with [`Identification::ZERO`].
     before: u32,
@@ -73,47 +73,47 @@ pub struct Prepared {
 
 /// How many datagrams of one flow and length come together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alike {
+pub enum BatchSize {
     /// One, as far as is known.
     One,
     /// More: it is worth while to prepare.
     Several,
 }
 
-impl Prepared {
+impl PreparedIcrc {
     /// For datagrams of `length` bytes with their ICRC. `None`: packets are not that long.
-    pub fn new(flow: &Flow, length: usize) -> Option<Prepared> {
+    pub fn new(flow: &IcrcFlow, length: usize) -> Option<PreparedIcrc> {
         let packet = length.checked_sub(SUFFIX_BYTES).filter(|packet| *packet >= Bth::BYTES)?;
         if !packet.is_multiple_of(4) {
             return None;
         }
         let fragment = Identification::ZERO.bytes();
-        let Flow { source, destination, source_port } = *flow;
+        let IcrcFlow { source, destination, source_port } = *flow;
         let (head, bth) = masked(source, destination, source_port, fragment, packet);
         let before = crc::go_on(SEED, &head[..bth]);
         let behind = packet - MASKED_AT - 1;
         let ones = multiply(zero_bytes(0xff, 1 + behind % 4), *ON.get(behind / 4)?);
         let numbered = matches!((source, destination), (IpAddr::V4(_), IpAddr::V4(_)));
-        Some(Prepared { flow: *flow, length, before, ones, numbered })
+        Some(PreparedIcrc { flow: *flow, length, before, ones, numbered })
     }
 
     /// The latest one, if it is for such datagrams; otherwise it is made anew, if that is worth
     /// while: it is not for one datagram.
     pub fn reuse(
-        latest: &mut Option<Prepared>,
-        flow: &Flow,
+        latest: &mut Option<PreparedIcrc>,
+        flow: &IcrcFlow,
         length: usize,
-        alike: Alike,
-    ) -> Option<Prepared> {
+        alike: BatchSize,
+    ) -> Option<PreparedIcrc> {
         let fits = latest.is_some_and(|prepared| prepared.fits(flow, length));
-        if !fits && alike == Alike::Several {
-            *latest = Prepared::new(flow, length);
+        if !fits && alike == BatchSize::Several {
+            *latest = PreparedIcrc::new(flow, length);
         }
-        latest.filter(|_| fits || alike == Alike::Several)
+        latest.filter(|_| fits || alike == BatchSize::Several)
     }
 
     /// Whether this is for such datagrams.
-    fn fits(&self, flow: &Flow, length: usize) -> bool {
+    fn fits(&self, flow: &IcrcFlow, length: usize) -> bool {
         self.length == length && self.flow == *flow
     }
 
@@ -126,7 +126,7 @@ impl Prepared {
         crc::go_on(self.before ^ added, packet) ^ self.ones
     }
 
-    /// As [`Flow::seal`].
+    /// As [`IcrcFlow::seal`].
     pub fn seal(&self, datagram: &mut [u8], id: u16) {
         match datagram.split_last_chunk_mut::<SUFFIX_BYTES>() {
             Some((packet, suffix)) if self.length == packet.len() + 4 && packet[MASKED_AT] == 0 => {
@@ -136,9 +136,9 @@ impl Prepared {
         }
     }
 
-    /// As [`Flow::check`], of a datagram that probably has this identification: what is found is
-    /// the same, sooner and more surely if it has.
-    pub fn check(&self, datagram: &[u8], probably: Identification) -> Verdict {
+    /// As [`IcrcFlow::check`], of a datagram that probably has this identification: what is found
+    /// is the same, sooner and more surely if it has.
+    pub fn check(&self, datagram: &[u8], probably: Identification) -> IcrcVerdict {
         match datagram.split_last_chunk::<SUFFIX_BYTES>() {
             Some((packet, suffix))
                 if self.length == datagram.len()
@@ -147,8 +147,8 @@ impl Prepared {
                     && self.icrc(probably.id, packet) == u32::from_le_bytes(*suffix) =>
             {
                 match self.numbered && probably != Identification::ZERO {
-                    true => Verdict::Solved(probably),
-                    false => Verdict::Exact,
+                    true => IcrcVerdict::Solved(probably),
+                    false => IcrcVerdict::Exact,
                 }
             }
             _ => self.flow.check(datagram, None),

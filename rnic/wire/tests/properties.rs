@@ -4,9 +4,9 @@
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Fragments,
-    Identification, Ieth, ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run,
-    Syndrome, Verdict, XrcEth, icrc, receive_area,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Fragments, IcrcFlow,
+    IcrcVerdict, Identification, Ieth, ImmDt, Opcode, Operation, Packet, PacketPosition,
+    PreparedIcrc, Reth, Syndrome, WritePattern, WriteRun, XrcEth, icrc, receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,8 +19,8 @@ fn address() -> impl Strategy<Value = (IpAddr, IpAddr)> {
     ]
 }
 
-fn flow() -> impl Strategy<Value = Flow> {
-    (address(), 0xc000_u16..).prop_map(|((source, destination), source_port)| Flow {
+fn flow() -> impl Strategy<Value = IcrcFlow> {
+    (address(), 0xc000_u16..).prop_map(|((source, destination), source_port)| IcrcFlow {
         source,
         destination,
         source_port,
@@ -92,7 +92,7 @@ proptest! {
         let deth = (opcode.is_of(Service::Ud)).then(|| Deth::new(Qkey(word), qpn));
         prop_assert_eq!(packet.deth(), deth);
 
-        let prepared = Prepared::new(&flow, length).unwrap();
+        let prepared = PreparedIcrc::new(&flow, length).unwrap();
         let mut again = buffer[..length].to_vec();
         again[length - 4..].fill(0);
         prepared.seal(&mut again, id);
@@ -103,13 +103,13 @@ proptest! {
             prop_assert_eq!(verdict, flow.check(&again, None));
         }
         again[length / 2] ^= 1 << (id & 7);
-        prop_assert_ne!(prepared.check(&again, sent), Verdict::Exact);
+        prop_assert_ne!(prepared.check(&again, sent), IcrcVerdict::Exact);
         let verdict = flow.check(&buffer[..length], None);
         if flow.source.is_ipv6() || id == 0 {
-            prop_assert_eq!(verdict, Verdict::Exact);
+            prop_assert_eq!(verdict, IcrcVerdict::Exact);
         } else {
-            prop_assert_eq!(verdict, Verdict::Solved(sent));
-            prop_assert_eq!(flow.check(&buffer[..length], Some(sent)), Verdict::Exact);
+            prop_assert_eq!(verdict, IcrcVerdict::Solved(sent));
+            prop_assert_eq!(flow.check(&buffer[..length], Some(sent)), IcrcVerdict::Exact);
         }
     }
 
@@ -124,8 +124,8 @@ proptest! {
         let mut datagram = vec![fill; words * 4];
         let crc = icrc(source, destination, 0xc123, identification.bytes(), &datagram);
         datagram.extend_from_slice(&crc.to_le_bytes());
-        let flow = Flow { source, destination, source_port: 0xc123 };
-        prop_assert_eq!(flow.check(&datagram, None), Verdict::Solved(identification));
+        let flow = IcrcFlow { source, destination, source_port: 0xc123 };
+        prop_assert_eq!(flow.check(&datagram, None), IcrcVerdict::Solved(identification));
     }
 
     #[test]
@@ -166,7 +166,7 @@ fn the_receive_area_of_ipv4_has_a_valid_checksum() {
 
 /// A packet in the middle of a WRITE that names what is left.
 fn in_the_middle(psn: u32, (address, left): (u64, u32), payload: usize) -> Vec<u8> {
-    let place = Place::First;
+    let place = PacketPosition::First;
     let opcode = Opcode::new(Service::Rc, Operation::Write { place, immediate: false });
     let bth = Bth::new(opcode.to_byte(), Qpn(17), Psn::new(psn));
     let mut buffer = [0; DATAGRAM_MAX];
@@ -193,14 +193,14 @@ proptest! {
         let length = each[0].len();
         let mut train = vec![0; length * (count + 1)];
         train[..length].copy_from_slice(&each[0]);
-        let pattern = Pattern::of(&each[0]).unwrap();
+        let pattern = WritePattern::of(&each[0]).unwrap();
         let mut slots = pattern.write(&mut train[length..], count - 1);
         prop_assert_eq!(slots.count(), count - 1);
         prop_assert_eq!(slots.bytes(), (count - 1) * payload);
         prop_assert!(slots.iter_mut().all(|slot| slot.len() == payload));
         train.truncate(length * count);
         prop_assert_eq!(&train, &each.concat());
-        let run = Run::of(&train, length);
+        let run = WriteRun::of(&train, length);
         prop_assert_eq!(run.map_or(1, |run| run.count()), count);
         if let Some(run) = run {
             prop_assert_eq!(run.bytes(), count * payload);
@@ -210,13 +210,13 @@ proptest! {
         let at = damage.index(train.len());
         if at % length < 28 && at >= length {
             train[at] ^= 1_u8 << bit;
-            prop_assert_eq!(Run::of(&train, length).map_or(1, |run| run.count()), at / length);
+            prop_assert_eq!(WriteRun::of(&train, length).map_or(1, |run| run.count()), at / length);
         }
         // Nothing else begins one: the end of a message, a question, a datagram that is cut off.
         let mut asks = each[0].clone();
         asks[8] = 0x80;
-        prop_assert!(Pattern::of(&asks).is_none());
-        prop_assert!(Pattern::of(&each[0][..31]).is_none());
+        prop_assert!(WritePattern::of(&asks).is_none());
+        prop_assert!(WritePattern::of(&each[0][..31]).is_none());
     }
 }
 
@@ -225,5 +225,5 @@ fn a_run_ends_before_its_message() {
     // The fourth would name nothing any more.
     let packets = (0..4).map(|i| in_the_middle(i, (64 * u64::from(i), 192 - 64 * i), 64));
     let train = packets.collect::<Vec<_>>().concat();
-    assert_eq!(Run::of(&train, train.len() / 4).unwrap().count(), 2);
+    assert_eq!(WriteRun::of(&train, train.len() / 4).unwrap().count(), 2);
 }

@@ -2,8 +2,8 @@
 
 use omniverb_terms::{Psn, Qpn, Refusal, Rkey};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, Flow, Fragments, Identification, Ieth, ImmDt,
-    Opcode, Packet, Reth, Syndrome, Verdict, write_notification, write_report,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, Fragments, IcrcFlow, IcrcVerdict, Identification,
+    Ieth, ImmDt, Opcode, Packet, Reth, Syndrome, write_notification, write_report,
 };
 use std::net::Ipv4Addr;
 
@@ -44,7 +44,7 @@ const SEND_INVALIDATE: &str = "\
 
 /// An IPv4 packet taken apart.
 struct Vector {
-    flow: Flow,
+    flow: IcrcFlow,
     identification: Identification,
     datagram: Vec<u8>,
 }
@@ -56,7 +56,7 @@ fn vector(text: &str) -> Vector {
     let address =
         |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]).into();
     Vector {
-        flow: Flow {
+        flow: IcrcFlow {
             source: address(12),
             destination: address(16),
             source_port: u16::from_be_bytes([bytes[20], bytes[21]]),
@@ -102,18 +102,18 @@ fn icrc_of_every_vector() {
         let vector = vector(text);
         assert!(Packet::parse(&vector.datagram).is_ok(), "{text}");
         let known = Some(vector.identification);
-        assert_eq!(vector.flow.check(&vector.datagram, known), Verdict::Exact, "{text}");
+        assert_eq!(vector.flow.check(&vector.datagram, known), IcrcVerdict::Exact, "{text}");
         // Without being told: a zero identification is exact, another one is found.
         let expected = match vector.identification {
-            Identification::ZERO => Verdict::Exact,
-            other => Verdict::Solved(other),
+            Identification::ZERO => IcrcVerdict::Exact,
+            other => IcrcVerdict::Solved(other),
         };
         assert_eq!(vector.flow.check(&vector.datagram, None), expected, "{text}");
         for at in 0..vector.datagram.len() {
             let mut damaged = vector.datagram.clone();
             damaged[at] ^= 0x10;
             // The congestion bits and their neighbours are not covered.
-            let verdict = if at == 4 { Verdict::Exact } else { Verdict::Damaged };
+            let verdict = if at == 4 { IcrcVerdict::Exact } else { IcrcVerdict::Damaged };
             assert_eq!(vector.flow.check(&damaged, known), verdict, "{text} at {at}");
         }
     }

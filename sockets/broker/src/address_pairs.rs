@@ -404,7 +404,11 @@ mod tests {
         let mut said = Vec::new();
         while said.len() < 700 {
             let mut bytes = [0; BYTES];
-            match seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
+            match seqpacket::receive(
+                theirs.as_fd(),
+                &mut bytes,
+                seqpacket::BlockingMode::NonBlocking,
+            ) {
                 Ok((length, _)) => said.push(ToDaemon::decode(&bytes[..length]).unwrap()),
                 Err(_) => _ = all.announce_unneeded(say),
             }

@@ -22,7 +22,7 @@ use crate::introduce_channel::{
 use crate::offers::Offer;
 use crate::remote_channel_requests;
 use omniverb_formats::broker_message::Refusal;
-use omniverb_sys::tcp_listener::Listening;
+use omniverb_sys::tcp_listener::TcpListenerInfo;
 use omniverb_sys::{clock, lock};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -40,8 +40,8 @@ pub(crate) fn add_listener(broker: &Broker, client: &Client, tag: u64, socket: O
     client.listens(tag, said.err());
 }
 
-fn inspect_listener(client: &Client, socket: &OwnedFd) -> Result<Listening, Refusal> {
-    let found = Listening::of(socket.as_fd()).ok().flatten();
+fn inspect_listener(client: &Client, socket: &OwnedFd) -> Result<TcpListenerInfo, Refusal> {
+    let found = TcpListenerInfo::of(socket.as_fd()).ok().flatten();
     let listening = found.ok_or(Refusal::NotConnected)?;
     match () {
         () if listening.namespace != client.namespace => Err(Refusal::Elsewhere),

@@ -10,7 +10,7 @@ use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::seqpacket::Peer;
-use omniverb_sys::tcp_connection::{Connection, Diagnosis, Names, Traffic};
+use omniverb_sys::tcp_connection::{SockDiag, TcpAddresses, TcpConnection, TcpTraffic};
 use omniverb_sys::{Access, Extent, lock, memfd, seqpacket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -110,19 +110,19 @@ impl Client {
 
     /// Takes the socket by which the kernel is asked, if it is one, and in its namespace.
     pub(crate) fn take_diagnosis(&self, file: OwnedFd) -> Option<()> {
-        let namespace = Diagnosis::by(file.as_fd())?.namespace().ok()?;
+        let namespace = SockDiag::by(file.as_fd())?.namespace().ok()?;
         (namespace == self.namespace).then(|| *lock(&self.diagnosis) = Some(file))
     }
 
     /// Asks the kernel by its socket.
-    fn ask<T>(&self, what: impl FnOnce(&Diagnosis<'_>) -> io::Result<T>) -> io::Result<T> {
+    fn ask<T>(&self, what: impl FnOnce(&SockDiag<'_>) -> io::Result<T>) -> io::Result<T> {
         let diagnosis = lock(&self.diagnosis);
-        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
+        let by = diagnosis.as_ref().and_then(|file| SockDiag::by(file.as_fd()));
         by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| what(&by))
     }
 
     /// What has passed at a socket in its namespace; `None`: it is not there, or no more.
-    pub(crate) fn look(&self, connection: &Connection) -> io::Result<Option<Traffic>> {
+    pub(crate) fn look(&self, connection: &TcpConnection) -> io::Result<Option<TcpTraffic>> {
         self.ask(|by| connection.look(by))
     }
 
@@ -133,7 +133,7 @@ impl Client {
     }
 
     /// Whether there is a connection of these names in its namespace.
-    pub(crate) fn has(&self, names: Names) -> io::Result<bool> {
+    pub(crate) fn has(&self, names: TcpAddresses) -> io::Result<bool> {
         self.ask(|by| by.has(names))
     }
 

@@ -14,7 +14,7 @@ use crate::offers::Offer;
 use crate::remote_channel_requests;
 use crate::status;
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
-use omniverb_sys::tcp_connection::Connection;
+use omniverb_sys::tcp_connection::TcpConnection;
 use omniverb_sys::{clock, lock, seqpacket, unsolicited_fds};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) fn serve_client(broker: &Broker, client: Arc<Client>) {
 /// Ends a connection and lets go of what waits in its socket, which may take for ever.
 fn drain(socket: &OwnedFd) {
     while !unsolicited_fds::is_spent(socket) {
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         if seqpacket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
             // No message that could be received whole: its sender can wait.
             thread::sleep(PAUSE);
@@ -124,8 +124,11 @@ fn send_ranges(broker: &Broker, client: &Client) -> Option<()> {
 fn next_request(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
     let mut bytes = [0; BYTES];
     let received = loop {
-        match seqpacket::receive_kept(client.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
-        {
+        match seqpacket::receive_kept(
+            client.socket.as_fd(),
+            &mut bytes,
+            seqpacket::BlockingMode::Blocking,
+        ) {
             // It stays until others have closed something.
             Err(error) if seqpacket::lacks_room(&error) => thread::sleep(PAUSE),
             other => break other,
@@ -185,7 +188,7 @@ fn find_other_end(
     socket: &OwnedFd,
     gone: &mut Vec<(Offer, Refusal)>,
 ) -> Result<Pairing, Refusal> {
-    let found = Connection::of(socket.as_fd()).ok().flatten();
+    let found = TcpConnection::of(socket.as_fd()).ok().flatten();
     let connection = found.ok_or(Refusal::NotConnected)?;
     if connection.namespace != client.namespace {
         return Err(Refusal::Elsewhere);
@@ -193,7 +196,7 @@ fn find_other_end(
     if connection.is_bound {
         return Err(Refusal::Bound);
     }
-    let is_there = |one: &Connection| {
+    let is_there = |one: &TcpConnection| {
         client.look(one).map(|traffic| traffic.is_some()).map_err(|_| Refusal::NotProven)
     };
     if !is_there(&connection)? {
@@ -250,7 +253,7 @@ mod tests {
         let others = client.clone();
         thread::spawn(move || serve_client(&Broker::default(), client));
         // Until it is shut.
-        while seqpacket::receive(theirs.as_fd(), &mut [0; BYTES], seqpacket::Mode::Blocking)
+        while seqpacket::receive(theirs.as_fd(), &mut [0; BYTES], seqpacket::BlockingMode::Blocking)
             .is_ok_and(|(bytes, _)| bytes > 0)
         {}
         // Its own thread has let go of it, if it does not hang.

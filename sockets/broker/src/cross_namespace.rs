@@ -15,7 +15,7 @@ use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::traffic_match;
 use omniverb_formats::broker_message::Refusal;
-use omniverb_sys::tcp_connection::Names;
+use omniverb_sys::tcp_connection::TcpAddresses;
 use omniverb_sys::{clock, lock};
 use std::net::IpAddr;
 
@@ -88,7 +88,7 @@ pub(crate) fn pair_allowed(broker: &Broker, number: u64) {
 }
 
 /// Gives a link to the two processes that offer both ends of a connection, if it is one.
-fn introduce_pair(broker: &Broker, names: Names, places: [Place; 2]) {
+fn introduce_pair(broker: &Broker, names: TcpAddresses, places: [Place; 2]) {
     let namespaces = places.map(|place| place.namespace);
     let Some(both) = lock(&broker.offers).both(names, namespaces) else { return };
     let [one, other] = &both;

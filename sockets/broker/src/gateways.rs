@@ -353,16 +353,16 @@ pub(crate) fn way(wanted: &Wanted) -> RouteAddresses {
 mod tests {
     use super::*;
     use crate::limits::INCOMING_OF_NAMESPACE;
-    use omniverb_sys::tcp_connection::{self, Connection};
+    use omniverb_sys::tcp_connection::{self, TcpConnection};
 
     fn way_to(last: u8) -> RouteAddresses {
         ([10, 0, 0, 1].into(), ([10, 0, 0, last], 80).into())
     }
 
     fn offer(client: &Arc<Client>, (from, remote): RouteAddresses) -> Offer {
-        let names = tcp_connection::Names { local: (from, 4000).into(), remote };
+        let names = tcp_connection::TcpAddresses { local: (from, 4000).into(), remote };
         let namespace = client.namespace;
-        let connection = Connection { names, cookie: 1, namespace, is_bound: false };
+        let connection = TcpConnection { names, cookie: 1, namespace, is_bound: false };
         Offer { client: client.clone(), tag: 1, connection, accepted: None }
     }
 

@@ -48,8 +48,8 @@ use crate::admission::Admission;
 use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::{FromDaemon, ToDaemon};
-use omniverb_sys::deferred_close::Disposal;
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::deferred_close::DeferredClose;
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use omniverb_sys::{EventFd, Poller, clock, lock, pidfd, seqpacket, tcp_connection};
 use std::collections::BTreeSet;
 use std::io;
@@ -75,7 +75,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// with `order`.
 pub fn serve(order: OwnedFd) {
     let mut bytes = vec![0; startup_parameters::BYTES];
-    let received = seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+    let received = seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
     let Ok((length, mut files)) = received else { return };
     let (Some(listener), Some(said)) = (files.pop(), StartupParameters::decode(&bytes[..length]))
     else {
@@ -106,7 +106,7 @@ fn listen(
     const CONNECTION: u64 = 1;
     const DISPOSAL: u64 = 2;
     const LATER: u64 = 3;
-    let mut disposal = Disposal::new(said.helpers)?;
+    let mut disposal = DeferredClose::new(said.helpers)?;
     let poller = Poller::new()?;
     poller.add(order.as_fd(), ORDER)?;
     poller.add(listener.as_fd(), CONNECTION)?;
@@ -184,7 +184,7 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
 fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
     for _ in 0..PER_TURN {
         let mut bytes = [0; daemon_messages::BYTES];
-        match seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
                 Some(FromDaemon::Allowed { number }) => {
@@ -232,7 +232,11 @@ fn cgroup(calls: &OwnedFd) -> String {
 
 /// Admits a process that has connected. Returns its socket if it is not admitted: it may have sent
 /// something.
-fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
+fn admit(
+    calls: OwnedFd,
+    allowed: Option<&UsersAndGroups>,
+    broker: &Arc<Broker>,
+) -> Result<(), OwnedFd> {
     let Ok(peer) = seqpacket::peer(calls.as_fd()) else { return Err(calls) };
     let Ok(namespace) = tcp_connection::namespace(calls.as_fd()) else { return Err(calls) };
     if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::offers::Offer;
 use omniverb_sys::process_state;
-use omniverb_sys::tcp_connection::Connection;
+use omniverb_sys::tcp_connection::TcpConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ pub(crate) struct LinkRecord {
     /// The process that has each side; `None`: it has ended it.
     holders: [Option<Holder>; 2],
     /// The connection, as each side has it.
-    pub(crate) ends: [Connection; 2],
+    pub(crate) ends: [TcpConnection; 2],
     /// The pair that it lives by, if its ends are in two network namespaces.
     pub(crate) pair: Option<[Place; 2]>,
     /// What both share, if it is kept: it is only shown.
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use omniverb_formats::broker_message::{BYTES, Reply};
     use omniverb_sys::seqpacket;
-    use omniverb_sys::tcp_connection::Names;
+    use omniverb_sys::tcp_connection::TcpAddresses;
     use std::os::fd::AsFd;
 
     /// A process that reads nothing has room for some 64 messages.
@@ -182,15 +182,15 @@ mod tests {
         let peer = seqpacket::peer(ours.as_fd()).unwrap();
         let client = Arc::new(Client::new(ours, peer, 5).unwrap());
         let address = ([127, 0, 0, 1], 9).into();
-        let names = Names { local: address, remote: address };
-        let connection = Connection { names, cookie: 1, namespace: 5, is_bound: false };
+        let names = TcpAddresses { local: address, remote: address };
+        let connection = TcpConnection { names, cookie: 1, namespace: 5, is_bound: false };
         let offer = Offer { client: client.clone(), tag: 7, connection, accepted: None };
         let mut links = Links::default();
         (0..1000).for_each(|link| links.add(link, [&offer, &offer], None, None));
         links.part(0..1000);
         let heard = || {
             let mut bytes = [0; BYTES];
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             let (length, _) = seqpacket::receive(theirs.as_fd(), &mut bytes, mode).ok()?;
             match Reply::decode(&bytes[..length]) {
                 Some(Reply::Ended { link }) => Some(link),

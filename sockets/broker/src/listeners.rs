@@ -5,7 +5,7 @@
 //! taken in turn. A closed socket is never found again, whether its process said so or not.
 
 use crate::limits::{LISTENERS, LISTENERS_OF_ALL, LISTENERS_OF_NAMESPACE};
-use omniverb_sys::tcp_listener::Listening;
+use omniverb_sys::tcp_listener::TcpListenerInfo;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
@@ -44,14 +44,14 @@ struct SocketSharers {
 /// A process's: what they are, by their tags, and those in their order.
 #[derive(Debug, Default)]
 struct ProcessListeners {
-    all: BTreeMap<u64, (u64, Listening)>,
+    all: BTreeMap<u64, (u64, TcpListenerInfo)>,
     ages: BTreeMap<u64, u64>,
 }
 
 impl Listeners {
     /// Adds a listener of a process under a tag. Removes an earlier one of this tag, and an earlier
     /// tag of this one. A process with too many gives up its oldest.
-    pub(crate) fn add(&mut self, process: Process, tag: u64, listening: Listening) {
+    pub(crate) fn add(&mut self, process: Process, tag: u64, listening: TcpListenerInfo) {
         self.remove(process, tag);
         let place = (process.0, listening.cookie);
         let before = self.at.get(&place).and_then(|spot| spot.tags.get(&process.1).copied());
@@ -105,7 +105,7 @@ impl Listeners {
 
     /// A process's tag for the listener that serves connections to an address.
     pub(crate) fn hears(&self, process: Process, to: SocketAddr) -> Option<u64> {
-        let hears = |one: &Listening| {
+        let hears = |one: &TcpListenerInfo| {
             let is_there = one.local.ip().is_unspecified() || one.local.ip() == to.ip();
             one.local.port() == to.port() && is_there
         };
@@ -146,7 +146,7 @@ impl Listeners {
     }
 
     /// What a process has, with what it calls them.
-    pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, Listening)> {
+    pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, TcpListenerInfo)> {
         let own = self.of.get(&process).into_iter().flat_map(|own| &own.all);
         own.map(|(tag, (_, listening))| (*tag, *listening))
     }
@@ -156,9 +156,9 @@ impl Listeners {
 mod tests {
     use super::*;
 
-    fn listening(cookie: u64) -> Listening {
+    fn listening(cookie: u64) -> TcpListenerInfo {
         let local = ([127, 0, 0, 1], 80).into();
-        Listening { local, cookie, namespace: 5, is_bound: false, is_shared: cookie == 9 }
+        TcpListenerInfo { local, cookie, namespace: 5, is_bound: false, is_shared: cookie == 9 }
     }
 
     #[test]

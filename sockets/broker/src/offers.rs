@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::daemon_messages::Place as Address;
 use crate::limits::{ELSEWHERE, OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
-use omniverb_sys::tcp_connection::{Connection, Names};
+use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Offer {
     pub(crate) client: Arc<Client>,
     pub(crate) tag: u64,
-    pub(crate) connection: Connection,
+    pub(crate) connection: TcpConnection,
     /// When it was offered, in nanoseconds, if its process says that it was accepted just then.
     pub(crate) accepted: Option<u64>,
 }
@@ -25,7 +25,7 @@ impl Offer {
     }
 }
 
-type Place = (u64, Names);
+type Place = (u64, TcpAddresses);
 
 /// A process: its network namespace and its number.
 type Process = (u64, u64);
@@ -40,13 +40,13 @@ pub(crate) struct Offers {
     all: HashMap<Place, (u64, Offer)>,
     of: BTreeMap<Process, BTreeMap<u64, Place>>,
     /// In which network namespaces these names were offered.
-    named: HashMap<Names, BTreeSet<u64>>,
+    named: HashMap<TcpAddresses, BTreeSet<u64>>,
     last: u64,
 }
 
 impl Offers {
     /// Takes out the offer of the other end, as far as names tell.
-    fn other(&mut self, connection: &Connection) -> Option<Offer> {
+    fn other(&mut self, connection: &TcpConnection) -> Option<Offer> {
         self.remove(&(connection.namespace, connection.names.swapped()))
     }
 
@@ -122,14 +122,14 @@ impl Offers {
 
     /// Offers from other network namespaces that may be the other end, as far as names tell: a few
     /// of them.
-    pub(crate) fn elsewhere(&self, connection: &Connection) -> Vec<Offer> {
+    pub(crate) fn elsewhere(&self, connection: &TcpConnection) -> Vec<Offer> {
         self.elsewhere_where(connection, |_| true)
     }
 
     /// The same, in those namespaces only that `may`.
     pub(crate) fn elsewhere_where(
         &self,
-        connection: &Connection,
+        connection: &TcpConnection,
         may: impl Fn(u64) -> bool,
     ) -> Vec<Offer> {
         let names = connection.names.swapped();
@@ -141,7 +141,7 @@ impl Offers {
     }
 
     /// Names of connections that both ends of a pair have offered, as the first has them.
-    pub(crate) fn between(&self, [one, other]: [Address; 2]) -> Vec<Names> {
+    pub(crate) fn between(&self, [one, other]: [Address; 2]) -> Vec<TcpAddresses> {
         let processes = (one.namespace, 0)..=(one.namespace, u64::MAX);
         let places = self.of.range(processes).flat_map(|(_, own)| own.values());
         let names = places.map(|(_, names)| *names).filter(|names| {
@@ -162,7 +162,7 @@ impl Offers {
 
     /// Takes out both ends of a connection between two network namespaces, as the first has its
     /// names; neither if one is not there.
-    pub(crate) fn both(&mut self, names: Names, namespaces: [u64; 2]) -> Option<[Offer; 2]> {
+    pub(crate) fn both(&mut self, names: TcpAddresses, namespaces: [u64; 2]) -> Option<[Offer; 2]> {
         let [one, other] = namespaces;
         let places = [(one, names), (other, names.swapped())];
         if !places.iter().all(|place| self.all.contains_key(place)) {
@@ -196,10 +196,10 @@ impl Offers {
 mod tests {
     use super::*;
 
-    fn connection(port: u16) -> Connection {
+    fn connection(port: u16) -> TcpConnection {
         let of = |port| ([127, 0, 0, 1], port).into();
-        let names = Names { local: of(port), remote: of(80) };
-        Connection { names, cookie: u64::from(port), namespace: 5, is_bound: false }
+        let names = TcpAddresses { local: of(port), remote: of(80) };
+        TcpConnection { names, cookie: u64::from(port), namespace: 5, is_bound: false }
     }
 
     #[test]
@@ -223,12 +223,12 @@ mod tests {
         assert_eq!(offers.len(), OFFERS + 1, "the oldest are given up");
         let far = |port: u16| {
             let one = connection(port);
-            Connection { names: one.names.swapped(), ..one }
+            TcpConnection { names: one.names.swapped(), ..one }
         };
         assert!(offers.other(&far(10)).is_none());
         assert_eq!(offers.other(&far(11)).unwrap().connection.cookie, 11);
         assert!(offers.other(&far(11)).is_none());
-        assert!(offers.other(&Connection { namespace: 6, ..far(12) }).is_none());
+        assert!(offers.other(&TcpConnection { namespace: 6, ..far(12) }).is_none());
         offers.gone(&one);
         assert_eq!((offers.len(), offers.named.len()), (1, 1));
         assert_eq!(offers.other(&far(40000)).unwrap().tag, 8);
@@ -240,7 +240,7 @@ mod tests {
         let mut offers = Offers::default();
         let names = connection(9).names;
         let offer = |client: &Arc<Client>, names| {
-            let connection = Connection { namespace: client.namespace, names, ..connection(9) };
+            let connection = TcpConnection { namespace: client.namespace, names, ..connection(9) };
             Offer { client: client.clone(), tag: client.namespace, connection, accepted: None }
         };
         for client in [&two, &three] {
@@ -278,7 +278,7 @@ mod tests {
     fn the_largest_holder_gives_up_its_oldest() {
         let mut offers = Offers::default();
         let mut offer = |client: &Arc<Client>, port| {
-            let connection = Connection { namespace: client.namespace, ..connection(port) };
+            let connection = TcpConnection { namespace: client.namespace, ..connection(port) };
             offers.add(Offer { client: client.clone(), tag: 7, connection, accepted: None });
             offers.len()
         };
@@ -293,7 +293,7 @@ mod tests {
         let elsewhere = Client::alone(6);
         assert_eq!(offer(&elsewhere, 1), OFFERS_OF_NAMESPACE + 1);
         let names = connection(60_000).names.swapped();
-        let other = Connection { names, ..connection(60_000) };
+        let other = TcpConnection { names, ..connection(60_000) };
         assert!(offers.other(&other).is_some(), "who has few keeps them");
         assert!(many.iter().all(|one| offers.of[&process(one)].len() > OFFERS / 2));
     }

@@ -12,7 +12,7 @@ use crate::offers::Offer;
 use omniverb_formats::broker_message::{Failure, Wanted};
 use omniverb_formats::channel::{self, PORT_ALLOWED_FOR};
 use omniverb_sys::raw_tcp_socket::is_raw_socket_of;
-use omniverb_sys::tcp_connection::Names;
+use omniverb_sys::tcp_connection::TcpAddresses;
 use omniverb_sys::{clock, lock};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -151,7 +151,7 @@ fn try_admit_incoming(
     let (arrived, matched) = lock(&broker.gateways).incoming(here, [to, from], now)?;
     let by = arrived.by.upgrade()?;
     // Of several at a time not each was offered; this one is here as well.
-    let is_here = || by.has(Names { local: to, remote: from }).unwrap_or(false);
+    let is_here = || by.has(TcpAddresses { local: to, remote: from }).unwrap_or(false);
     if matched == Match::SameRoute {
         if !is_here() {
             return None;

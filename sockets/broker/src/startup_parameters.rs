@@ -2,8 +2,8 @@
 
 use omniverb_formats::address_range::Range;
 use omniverb_formats::broker_message::{self, Reply};
-use omniverb_sys::helper_process::{Helpers, OWN_PROGRAM};
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::helper_process::{HelperStart, OWN_PROGRAM};
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use std::io;
 
 /// Most bytes of an order: some sixteen thousand users and groups.
@@ -14,9 +14,9 @@ pub(crate) const BYTES: usize = 64 << 10;
 pub struct StartupParameters {
     /// How it starts its own helpers. Whatever the daemon's program is called, the broker's is the
     /// same: [`OWN_PROGRAM`].
-    pub helpers: Helpers,
+    pub helpers: HelperStart,
     /// Users that may connect; `None`: all.
-    pub allowed: Option<People>,
+    pub allowed: Option<UsersAndGroups>,
     /// To which addresses connections are light.
     pub light: Vec<Range>,
 }
@@ -31,10 +31,10 @@ impl StartupParameters {
     /// # Errors
     /// `InvalidInput` if too many are allowed to fit.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
-        let nobody = People::default();
+        let nobody = UsersAndGroups::default();
         let people = self.allowed.as_ref().unwrap_or(&nobody);
         let users = u32::try_from(people.users.len()).unwrap_or(u32::MAX);
-        let are_threads = self.helpers == Helpers::Threads;
+        let are_threads = self.helpers == HelperStart::Threads;
         let ranges = u32::try_from(self.light.len()).unwrap_or(u32::MAX);
         let head = [are_threads.into(), self.allowed.is_some().into(), ranges, users];
         let mut bytes: Vec<u8> = head.iter().copied().flat_map(u32::to_ne_bytes).collect();
@@ -69,11 +69,11 @@ impl StartupParameters {
         };
         let light = ranges.chunks_exact(RANGE).map(range).collect::<Option<_>>()?;
         let (users, groups) = people.split_at_checked(usize::try_from(*users).ok()?)?;
-        let people = || People { users: users.to_vec(), groups: groups.to_vec() };
+        let people = || UsersAndGroups { users: users.to_vec(), groups: groups.to_vec() };
         let allowed = (*is_limited == 1).then(people);
         let helpers = match are_threads {
-            1 => Helpers::Threads,
-            _ => Helpers::Program(OWN_PROGRAM.into()),
+            1 => HelperStart::Threads,
+            _ => HelperStart::Program(OWN_PROGRAM.into()),
         };
         rest.is_empty().then_some(StartupParameters { helpers, allowed, light })
     }
@@ -85,18 +85,18 @@ mod tests {
 
     #[test]
     fn an_order_is_what_it_was() {
-        let people = People { users: vec![0, 7, u32::MAX], groups: vec![5] };
-        let helpers = Helpers::Program(OWN_PROGRAM.into());
+        let people = UsersAndGroups { users: vec![0, 7, u32::MAX], groups: vec![5] };
+        let helpers = HelperStart::Program(OWN_PROGRAM.into());
         let ranges = ["10.0.0.0/8:7", "::/0"].map(|range| range.parse().unwrap());
-        for allowed in [None, Some(People::default()), Some(people)] {
+        for allowed in [None, Some(UsersAndGroups::default()), Some(people)] {
             let light = if allowed.is_some() { ranges.to_vec() } else { Vec::new() };
-            let helpers = if allowed.is_some() { Helpers::Threads } else { helpers.clone() };
+            let helpers = if allowed.is_some() { HelperStart::Threads } else { helpers.clone() };
             let order = StartupParameters { helpers, allowed, light };
             let bytes = order.encode().unwrap();
             assert_eq!(StartupParameters::decode(&bytes), Some(order));
             assert_eq!(StartupParameters::decode(&bytes[1..]), None);
         }
-        let many = People { users: vec![1; BYTES / 4], groups: Vec::new() };
+        let many = UsersAndGroups { users: vec![1; BYTES / 4], groups: Vec::new() };
         let light = Vec::new();
         assert!(StartupParameters { helpers, allowed: Some(many), light }.encode().is_err());
         assert_eq!(StartupParameters::decode(b"L"), None);

@@ -12,7 +12,7 @@ use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
 use omniverb_formats::listing::{Channel, Listener, Reason, Row, Socket, State};
 use omniverb_formats::{Direction, channel, link_layout};
-use omniverb_sys::tcp_connection::{Connection, Names};
+use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
 use omniverb_sys::{Access, Extent, lock, seqpacket};
 use std::collections::BTreeMap;
 use std::io;
@@ -143,9 +143,9 @@ fn sockets(broker: &Broker, client: &Client) -> Vec<Socket> {
     let kept = client.kept();
     let mut rows = BTreeMap::new();
     for (cookie, kept) in &kept {
-        let names = Names { local: kept.local, remote: kept.remote };
+        let names = TcpAddresses { local: kept.local, remote: kept.remote };
         let connection =
-            Connection { names, cookie: *cookie, namespace: client.namespace, is_bound: false };
+            TcpConnection { names, cookie: *cookie, namespace: client.namespace, is_bound: false };
         rows.insert(*cookie, row(client, &connection, kept.reason));
     }
     let waiting = lock(&broker.offers).of(client);
@@ -162,15 +162,15 @@ fn sockets(broker: &Broker, client: &Client) -> Vec<Socket> {
             rows.insert(connection.cookie, (connection, shown));
         }
     }
-    let is_there = |(connection, _): &(Connection, Socket)| {
+    let is_there = |(connection, _): &(TcpConnection, Socket)| {
         client.look(connection).is_ok_and(|traffic| traffic.is_some())
     };
     rows.into_values().filter(is_there).map(|(_, socket)| socket).collect()
 }
 
 /// One that is the kernel's.
-fn row(client: &Client, connection: &Connection, reason: Reason) -> (Connection, Socket) {
-    let Names { local, remote } = connection.names;
+fn row(client: &Client, connection: &TcpConnection, reason: Reason) -> (TcpConnection, Socket) {
+    let TcpAddresses { local, remote } = connection.names;
     let shown = Socket {
         process: client.number,
         local,
@@ -187,7 +187,7 @@ fn row(client: &Client, connection: &Connection, reason: Reason) -> (Connection,
 }
 
 /// The ends of a link that a process has.
-fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socket)> {
+fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(TcpConnection, Socket)> {
     let (sides, ends, is_across, memory) = {
         let links = lock(&broker.links);
         let Some(given) = links.get(link) else { return Vec::new() };
@@ -275,7 +275,7 @@ mod tests {
         let shows = thread::spawn(move || show_until(&shown, ours.as_fd(), Some(5), until));
         let mut rows = 0;
         while !shows.is_finished() {
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             let mut bytes = [0; BYTES];
             let row = seqpacket::receive(theirs.as_fd(), &mut bytes, mode);
             rows += usize::from(row.is_ok_and(|(length, _)| length > 0));

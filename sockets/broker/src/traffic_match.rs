@@ -6,7 +6,7 @@
 //! to administrate the network). But what one end has sent the other one has received, the same
 //! number of bytes and at the same time, and windows are scaled as both have agreed.
 
-use omniverb_sys::tcp_connection::Traffic;
+use omniverb_sys::tcp_connection::TcpTraffic;
 
 /// How much later than it was sent something may come, beside the round trip, in milliseconds: the
 /// kernel counts in ticks, and may do other things first.
@@ -15,7 +15,7 @@ const LATE: u32 = 100;
 const AGREED_OPTIONS: u8 = 15;
 
 /// Whether the ends of one connection can look so: one of them before and after the other.
-pub(crate) fn is_same_connection(one: [&Traffic; 2], other: &Traffic) -> bool {
+pub(crate) fn is_same_connection(one: [&TcpTraffic; 2], other: &TcpTraffic) -> bool {
     let [before, after] = one;
     let is_agreed = before.options & AGREED_OPTIONS == other.options & AGREED_OPTIONS
         && before.scales == [other.scales[1], other.scales[0]];
@@ -36,8 +36,8 @@ pub(crate) fn is_same_connection(one: [&Traffic; 2], other: &Traffic) -> bool {
 mod tests {
     use super::*;
 
-    fn ends() -> (Traffic, Traffic) {
-        let one = Traffic {
+    fn ends() -> (TcpTraffic, TcpTraffic) {
+        let one = TcpTraffic {
             sent: 1000,
             acknowledged: 1001,
             received: 77,
@@ -47,7 +47,7 @@ mod tests {
             options: 7,
             scales: [7, 10],
         };
-        let other = Traffic {
+        let other = TcpTraffic {
             sent: 77,
             acknowledged: 77,
             received: 1000,
@@ -66,15 +66,15 @@ mod tests {
             is_same_connection([&one, &one], &other) && is_same_connection([&other, &other], &one)
         );
         // More was sent meanwhile.
-        let after = Traffic { sent: 2000, sent_ago: 0, ..one };
-        let between = Traffic { received: 1500, received_ago: 0, ..other };
+        let after = TcpTraffic { sent: 2000, sent_ago: 0, ..one };
+        let between = TcpTraffic { received: 1500, received_ago: 0, ..other };
         assert!(is_same_connection([&one, &after], &between));
     }
 
     #[test]
     fn ends_of_two_do_not() {
         let (one, other) = ends();
-        let unlike = |change: fn(&mut Traffic)| {
+        let unlike = |change: fn(&mut TcpTraffic)| {
             let mut changed = other;
             change(&mut changed);
             assert!(!is_same_connection([&one, &one], &changed), "{changed:?}");

@@ -10,7 +10,7 @@ use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::link_layout;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use omniverb_sys::{Access, Extent, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -173,7 +173,7 @@ fn a_refused_client_holds_up_no_other() {
 #[test]
 fn a_user_that_is_not_allowed_is_refused() {
     let uid = rustix::process::geteuid().as_raw();
-    let only = |uid| Some(People { users: vec![uid], groups: Vec::new() });
+    let only = |uid| Some(UsersAndGroups { users: vec![uid], groups: Vec::new() });
     Broker::start_for("allowed", only(uid)).connect();
     let broker = Broker::start_for("denied", only(uid + 1));
     let one = broker.call();

@@ -71,7 +71,8 @@ fn shown(broker: &Broker, name: u64) -> ConnectionTable {
     let (mut listeners, mut channels) = (Vec::new(), Vec::new());
     loop {
         let mut bytes = [0; listing::BYTES];
-        let got = seqpacket::receive(asks.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+        let got =
+            seqpacket::receive(asks.calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
             Row::Listener(one) => listeners.push((one.process, one.local)),
             Row::Channel(one) => {

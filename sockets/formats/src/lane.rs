@@ -108,7 +108,7 @@ impl<M: WordMemory> Lane<M> {
     }
 
     /// Of the writer, which is about to wake the reader: clears its mark.
-    pub fn rings(&self) {
+    pub fn clear_reader_mark(&self) {
         self.memory.store(self.words + LANE_IS_AWAITED, 0, Ordering::Relaxed);
     }
 
@@ -120,7 +120,7 @@ impl<M: WordMemory> Lane<M> {
     }
 
     /// Of the reader: tells that it has read all bytes of the first `times` connections.
-    pub fn was_left(&self, times: u64) {
+    pub fn mark_left(&self, times: u64) {
         // SYNC: left
         self.memory.store(self.words + LANE_LEFT, times, Ordering::Release);
     }
@@ -220,7 +220,7 @@ mod tests {
     fn a_lane_is_free_when_that_was_heard() {
         let lane = Lane::new(Window::private(BYTES), 0, 7);
         assert!(lane.is_free(0) && !lane.is_free(1));
-        lane.was_left(1);
+        lane.mark_left(1);
         assert!(lane.is_free(1) && !lane.is_free(0));
     }
 
@@ -231,7 +231,7 @@ mod tests {
         assert!(!lane.publish(8));
         lane.awaits();
         assert!(lane.publish(16));
-        lane.rings();
+        lane.clear_reader_mark();
         assert!(!lane.publish(24));
         lane.awaits();
         assert!(lane.publish(32));

@@ -72,7 +72,7 @@ impl BrokerConnection {
     /// # Errors
     /// It is gone.
     pub(crate) fn receive(&self) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        self.next(seqpacket::Mode::Blocking)
+        self.next(seqpacket::BlockingMode::Blocking)
     }
 
     /// The same, if it is there.
@@ -80,21 +80,23 @@ impl BrokerConnection {
     /// # Errors
     /// It is gone.
     pub(crate) fn try_receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
-        match self.next(seqpacket::Mode::NonBlocking) {
+        match self.next(seqpacket::BlockingMode::NonBlocking) {
             Ok(said) => Ok(Some(said)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn next(&self, mode: seqpacket::Mode) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn next(&self, mode: seqpacket::BlockingMode) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let mut bytes = [0; BYTES];
         let (length, files) = loop {
             match seqpacket::receive_kept(self.0.as_fd(), &mut bytes, mode) {
                 // It stays until there is room for what it brings.
                 Err(error) if seqpacket::lacks_room(&error) => match mode {
-                    seqpacket::Mode::Blocking => std::thread::sleep(ROOM),
-                    seqpacket::Mode::NonBlocking => return Err(io::ErrorKind::WouldBlock.into()),
+                    seqpacket::BlockingMode::Blocking => std::thread::sleep(ROOM),
+                    seqpacket::BlockingMode::NonBlocking => {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
                 },
                 other => break other?,
             }

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 /// Where the contents of adopted pages are read when they go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ReadBackSource {
     /// In the file, of which only the parts that hold data are read.
     File,
     /// Where the program has it mapped: the descriptor is not ours any more.
@@ -41,7 +41,7 @@ pub(crate) struct Region {
 }
 
 /// Pages of a region, where they are mapped and where they are in its file.
-pub(crate) struct Part {
+pub(crate) struct RegionPart {
     pub address: usize,
     pub length: usize,
     pub offset: u64,
@@ -79,9 +79,9 @@ impl Region {
 
     /// Where its contents are to be read: in the file, as long as we have it. Without it, and where
     /// it is a device, they are read where they are mapped, if they can be read there.
-    pub(crate) fn source(&self, mapping: &omniverb_sys::proc_maps::Mapping<'_>) -> Source {
+    pub(crate) fn source(&self, mapping: &omniverb_sys::proc_maps::Mapping<'_>) -> ReadBackSource {
         let in_file = self.kind == Kind::File && self.file_is_ours();
-        if in_file || !mapping.may_read { Source::File } else { Source::Mapping }
+        if in_file || !mapping.may_read { ReadBackSource::File } else { ReadBackSource::Mapping }
     }
 
     /// Takes pages out of the file that are not the program's any more: another process that has
@@ -97,7 +97,10 @@ impl Region {
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one
     /// file and in memory, or of other parts of the file.
-    pub(crate) fn part_in(&self, mapping: &omniverb_sys::proc_maps::Mapping<'_>) -> Option<Part> {
+    pub(crate) fn part_in(
+        &self,
+        mapping: &omniverb_sys::proc_maps::Mapping<'_>,
+    ) -> Option<RegionPart> {
         if mapping.inode != self.inode || mapping.device != self.device || !mapping.is_shared {
             return None;
         }
@@ -106,7 +109,7 @@ impl Region {
         let end = mapped_to.min(self.offset + self.length as u64);
         let length = usize::try_from(end.checked_sub(offset)?).ok().filter(|length| *length > 0)?;
         let address = mapping.start + usize::try_from(offset - mapping.offset).ok()?;
-        Some(Part { address, length, offset })
+        Some(RegionPart { address, length, offset })
     }
 
     /// Puts the region on the list. With the lock held.
@@ -143,7 +146,7 @@ impl Region {
     /// The regions that a mapping shows something of. With the lock held.
     pub(crate) fn each_in(
         mapping: &omniverb_sys::proc_maps::Mapping<'_>,
-        mut visit: impl FnMut(&Region, Part),
+        mut visit: impl FnMut(&Region, RegionPart),
     ) {
         let mut at = FIRST.load(Ordering::Relaxed);
         // SAFETY: the list holds live boxes; with the lock held none is freed.

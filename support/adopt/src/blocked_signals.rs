@@ -7,7 +7,7 @@
 const KERNEL_SET_BYTES: usize = 8;
 
 /// Blocks every signal for this thread until dropped, then restores mask and `errno`.
-pub(crate) struct Calm {
+pub(crate) struct BlockedSignals {
     mask: u64,
     errno: i32,
 }
@@ -27,15 +27,15 @@ fn set_mask(new: u64) -> u64 {
     old
 }
 
-impl Calm {
-    pub(crate) fn new() -> Calm {
+impl BlockedSignals {
+    pub(crate) fn new() -> BlockedSignals {
         // SAFETY: errno of this thread.
         let errno = unsafe { *libc::__errno_location() };
-        Calm { mask: set_mask(u64::MAX), errno }
+        BlockedSignals { mask: set_mask(u64::MAX), errno }
     }
 }
 
-impl Drop for Calm {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         set_mask(self.mask);
         // SAFETY: errno of this thread.

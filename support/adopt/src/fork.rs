@@ -16,10 +16,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: handlers called by libc inside fork(), and a list of snapshots in raw pages.
 
-use crate::adopted_regions::{Part, Region};
-use crate::blocked_signals::Calm;
+use crate::adopted_regions::{Region, RegionPart};
+use crate::blocked_signals::BlockedSignals;
 use crate::move_lock::MOVES;
-use crate::stretch_move::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap};
+use crate::stretch_move::{PAGE_BYTES, StagingPages, Stretch, copy_back, protection_of, unmap};
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use core::ptr;
@@ -28,26 +28,26 @@ use rustix::mm::{MprotectFlags, MremapFlags, mprotect, mremap_fixed};
 use std::sync::Once;
 
 /// First page of a snapshot; the copied pages follow it.
-struct Header {
-    next: *mut Header,
+struct SnapshotHeader {
+    next: *mut SnapshotHeader,
     address: usize,
     length: usize,
     protection: MprotectFlags,
 }
 
 /// What happens between the hooks of one fork; guarded by [`MOVES`].
-struct Forking {
-    calm: Option<Calm>,
-    snapshots: *mut Header,
+struct ForkState {
+    calm: Option<BlockedSignals>,
+    snapshots: *mut SnapshotHeader,
 }
 
-struct Guarded(UnsafeCell<Forking>);
+struct ForkStateCell(UnsafeCell<ForkState>);
 
 // SAFETY: used only with MOVES held, from before_fork to the end of the after hook.
-unsafe impl Sync for Guarded {}
+unsafe impl Sync for ForkStateCell {}
 
-static FORKING: Guarded =
-    Guarded(UnsafeCell::new(Forking { calm: None, snapshots: ptr::null_mut() }));
+static FORKING: ForkStateCell =
+    ForkStateCell(UnsafeCell::new(ForkState { calm: None, snapshots: ptr::null_mut() }));
 
 /// Registers the hooks that keep parent and child apart, once per process. The first adoption does
 /// it at the latest.
@@ -67,19 +67,19 @@ extern "C" fn before() {
     }
     // SAFETY: MOVES is held.
     let forking = unsafe { &mut *FORKING.0.get() };
-    forking.calm = Some(Calm::new());
+    forking.calm = Some(BlockedSignals::new());
     // A failure leaves the rest without snapshots, see above.
     let _ = proc_maps::for_each(|mapping| {
-        Region::each_in(mapping, |region, Part { address, length, offset }| {
-            if let Ok(staging) = Staging::new(PAGE_BYTES + length) {
+        Region::each_in(mapping, |region, RegionPart { address, length, offset }| {
+            if let Ok(staging) = StagingPages::new(PAGE_BYTES + length) {
                 let stretch = Stretch { region, offset, address, length };
                 let source = region.source(mapping);
                 if copy_back(stretch, staging.address + PAGE_BYTES, source).is_ok() {
-                    let header: *mut Header =
+                    let header: *mut SnapshotHeader =
                         ptr::with_exposed_provenance_mut(staging.into_address());
                     // SAFETY: the first page of a mapping just made.
                     unsafe {
-                        header.write(Header {
+                        header.write(SnapshotHeader {
                             next: forking.snapshots,
                             address,
                             length,
@@ -94,7 +94,7 @@ extern "C" fn before() {
     });
 }
 
-fn for_each_snapshot(forking: &mut Forking, mut visit: impl FnMut(usize, &Header)) {
+fn for_each_snapshot(forking: &mut ForkState, mut visit: impl FnMut(usize, &SnapshotHeader)) {
     let mut at = core::mem::replace(&mut forking.snapshots, ptr::null_mut());
     // SAFETY: headers written by `before`, each still mapped when it is reached.
     while let Some(header) = unsafe { at.as_ref() } {

@@ -89,7 +89,7 @@ fn has_buffer(
     (start, end): (usize, usize),
 ) -> bool {
     for _ in 0..LOOKS_MAX {
-        let mut buffers = Buffers::default();
+        let mut buffers = FdinfoParser::default();
         let looked = open_file(tasks, format_args!("{task}/fdinfo/{number}")).and_then(|info| {
             proc_maps::texts(
                 |room| read(&info, room),
@@ -115,13 +115,13 @@ fn has_buffer(
 
 /// What lines of a ring's `fdinfo` told so far.
 #[derive(Default)]
-struct Buffers {
+struct FdinfoParser {
     /// Lines to come.
     left: Option<usize>,
     is_within: bool,
 }
 
-impl Buffers {
+impl FdinfoParser {
     /// `UserBufs: 2` and then a line for each, `0: 0x7f63de3d3000/65536` or `1: <none>`. While a
     /// thread is submitting, older kernels (6.1) tell the number and go on with something else.
     fn add(&mut self, line: &[u8], (start, end): (u64, u64)) {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn registered_buffers_are_parsed_from_fdinfo() {
         let told = |text: &str, range| {
-            let mut buffers = Buffers::default();
+            let mut buffers = FdinfoParser::default();
             text.lines().for_each(|line| buffers.add(line.as_bytes(), range));
             (buffers.left, buffers.is_within)
         };

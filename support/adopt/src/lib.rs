@@ -58,8 +58,8 @@ pub use movable_range::kernel_may_store;
 pub use omniverb_sys::Access;
 pub use strategy::Strategy;
 
-use adopted_regions::{Part, Region, Source};
-use blocked_signals::Calm;
+use adopted_regions::{ReadBackSource, Region, RegionPart};
+use blocked_signals::BlockedSignals;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use move_lock::MOVES;
@@ -69,8 +69,10 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
-use strategy::{Mover, Patience};
-use stretch_move::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, STRETCH_BYTES_MIN, Stretch, Work};
+use strategy::{PageMover, RetryState};
+use stretch_move::{
+    MoveDirection, PAGE_BYTES, STRETCH_BYTES_MAX, STRETCH_BYTES_MIN, Stretch, StretchMove,
+};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
 const FILE_NAME: &str = "omniverb-mr";
@@ -182,7 +184,7 @@ pub fn adopt_onto(
     if omniverb_sys::clock::page_bytes() != PAGE_BYTES {
         return Err(AdoptError::NotPermitted);
     }
-    let calm = Calm::new();
+    let calm = BlockedSignals::new();
     let step = step_of(length);
     fork::install();
     if file.as_raw_fd() <= STANDARD_ERROR {
@@ -207,7 +209,8 @@ pub fn adopt_onto(
     let outcome = match moved {
         Ok(()) => Ok(region),
         Err(error) => Err((
-            move_back(region, (strategies, step), Patience::Left).map(|()| Region::unlink(region)),
+            move_back(region, (strategies, step), RetryState::Left)
+                .map(|()| Region::unlink(region)),
             error,
         )),
     };
@@ -250,7 +253,7 @@ fn move_out(
 ) -> Result<(), AdoptError> {
     let region = region_of(region);
     let pagemap = stretch_move::open_pagemap();
-    let mut mover = Mover::optional(strategies);
+    let mut mover = PageMover::optional(strategies);
     let mut done = 0;
     while done < region.length {
         let stretch = Stretch {
@@ -259,8 +262,8 @@ fn move_out(
             address: region.start + done,
             length: step.min(region.length - done),
         };
-        let direction = Direction::Out { pagemap: pagemap.as_ref().map(AsFd::as_fd) };
-        mover.perform(&Work { stretch, direction }).map_err(|error| match error {
+        let direction = MoveDirection::Out { pagemap: pagemap.as_ref().map(AsFd::as_fd) };
+        mover.perform(&StretchMove { stretch, direction }).map_err(|error| match error {
             // A guard page, or one whose contents the machine has lost.
             AdoptError::System(Errno::FAULT) => AdoptError::NotAnonymous,
             error => error,
@@ -271,15 +274,15 @@ fn move_out(
 }
 
 /// A place where the program has part of a region mapped.
-struct Place {
-    part: Part,
+struct MappedPart {
+    part: RegionPart,
     protection: MprotectFlags,
-    source: Source,
+    source: ReadBackSource,
 }
 
-impl Place {
+impl MappedPart {
     /// Takes in what follows on it, in memory and in the file, and is alike.
-    fn extend(&mut self, next: &Place) -> bool {
+    fn extend(&mut self, next: &MappedPart) -> bool {
         let follows = next.part.address == self.part.address + self.part.length
             && next.part.offset == self.part.offset + self.part.length as u64
             && (next.protection, next.source) == (self.protection, self.source);
@@ -290,11 +293,11 @@ impl Place {
     }
 }
 
-fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
-    let mut found: Option<Place> = None;
+fn find_place(region: &Region) -> Result<Option<MappedPart>, AdoptError> {
+    let mut found: Option<MappedPart> = None;
     proc_maps::for_each(|mapping| {
         let (protection, source) = (stretch_move::protection_of(mapping), region.source(mapping));
-        let place = region.part_in(mapping).map(|part| Place { part, protection, source });
+        let place = region.part_in(mapping).map(|part| MappedPart { part, protection, source });
         let Some(before) = &mut found else {
             found = place;
             return ControlFlow::Continue(());
@@ -311,10 +314,10 @@ fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
 fn move_back(
     region: NonNull<Region>,
     (strategies, step): (&[Strategy], usize),
-    patience: Patience,
+    patience: RetryState,
 ) -> Result<(), AdoptError> {
     let region = region_of(region);
-    let mut mover = Mover::mandatory(strategies, patience);
+    let mut mover = PageMover::mandatory(strategies, patience);
     let mut changes = 0;
     while let Some(place) = find_place(region)? {
         match move_place(region, &mut mover, &place, step) {
@@ -333,11 +336,11 @@ fn move_back(
 /// there, which is no more than a step if what follows has been emptied.
 fn move_place(
     region: &Region,
-    mover: &mut Mover<'_>,
-    place: &Place,
+    mover: &mut PageMover<'_>,
+    place: &MappedPart,
     step: usize,
 ) -> Result<(), AdoptError> {
-    let Part { address, length, offset } = place.part;
+    let RegionPart { address, length, offset } = place.part;
     if io_uring_buffers::within(address, address + length) {
         return Err(AdoptError::Registered);
     }
@@ -352,12 +355,12 @@ fn move_place(
             address: address + begin,
             length: staged,
         };
-        let direction = Direction::Back {
+        let direction = MoveDirection::Back {
             staging,
             pagemap: pagemap.as_ref().map(AsFd::as_fd),
             source: place.source,
         };
-        match mover.perform(&Work { stretch, direction }) {
+        match mover.perform(&StretchMove { stretch, direction }) {
             Ok(()) => release_pages::moved(staged),
             Err(error) => {
                 release_pages::empty();
@@ -443,17 +446,17 @@ impl AdoptedPages {
     }
 
     fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
-        let _calm = Calm::new();
+        let _calm = BlockedSignals::new();
         let step = step_of(self.page_length());
         let lock = MOVES.guard();
         let begun = clock::now();
         let tried_for = || clock::now().saturating_sub(begun);
-        let mut outcome = move_back(self.region, (strategies, step), Patience::Left);
+        let mut outcome = move_back(self.region, (strategies, step), RetryState::Left);
         while outcome == Err(AdoptError::Busy) && tried_for() < RELEASE_TIME_MAX_NS {
             let _ = rustix::thread::nanosleep(&RELEASE_PAUSE);
             let patience = match tried_for() > RELEASE_TIME_MAX_NS / 2 {
-                true => Patience::Over,
-                false => Patience::Left,
+                true => RetryState::Over,
+                false => RetryState::Left,
             };
             outcome = move_back(self.region, (strategies, step), patience);
         }

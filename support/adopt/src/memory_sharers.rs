@@ -40,15 +40,15 @@ const UNSEEN_MAX: i32 = 256;
 const NEW_MAX: i32 = 1024;
 
 /// A process that has our memory.
-pub(crate) struct Sharer {
+pub(crate) struct SharingProcess {
     pub process: i32,
     /// Lists its threads.
     pub threads: OwnedFd,
 }
 
 /// All processes that share this one's memory, as far as they can be found.
-pub(crate) struct Sharers {
-    list: [Option<Sharer>; SHARERS_MAX],
+pub(crate) struct SharingProcesses {
+    list: [Option<SharingProcess>; SHARERS_MAX],
     /// Processes with higher numbers were not looked at, or too early. 0: it is not known.
     newest: AtomicI32,
 }
@@ -62,7 +62,8 @@ pub(crate) fn none() -> bool {
     }
     let refused = std::io::Error::last_os_error().raw_os_error();
     // A sandbox that knows no `unshare` is no answer.
-    refused != Some(libc::EINVAL) && Sharers::find().is_ok_and(|found| found.iter().count() == 0)
+    refused != Some(libc::EINVAL)
+        && SharingProcesses::find().is_ok_and(|found| found.iter().count() == 0)
 }
 
 /// Whether the number is given out: a fifth of a microsecond, where a look into `/proc` takes ten.
@@ -98,12 +99,12 @@ fn for_each_process(visit: impl FnMut(i32) -> ControlFlow<()>) -> Result<(), Err
     for_each_number(processes.as_fd(), visit)
 }
 
-impl Sharers {
+impl SharingProcesses {
     /// Looks at all processes.
     ///
     /// # Errors
     /// `NotPermitted` where it cannot be known, `Busy` if it could not be known this time.
-    pub(crate) fn find() -> Result<Sharers, AdoptError> {
+    pub(crate) fn find() -> Result<SharingProcesses, AdoptError> {
         let end = number_in(c"/proc/sys/kernel/pid_max");
         let newest = AtomicI32::new(before(newest_number(), UNSEEN_MAX, end));
         let reservation = Reservation::new().ok_or(AdoptError::NotPermitted)?;
@@ -127,7 +128,7 @@ impl Sharers {
                 (None, _) => Err(AdoptError::Busy),
                 (Some(true), None) => Err(AdoptError::NotPermitted),
                 (Some(true), Some(free)) => open_threads(process).map(|threads| {
-                    *free = threads.map(|threads| Sharer { process, threads });
+                    *free = threads.map(|threads| SharingProcess { process, threads });
                     found += usize::from(free.is_some());
                 }),
             };
@@ -136,15 +137,16 @@ impl Sharers {
         drop(reservation);
         outcome?;
         // Where not even we are to be seen in our own memory no other process is.
-        if seen { Ok(Sharers { list, newest }) } else { Err(AdoptError::Busy) }
+        if seen { Ok(SharingProcesses { list, newest }) } else { Err(AdoptError::Busy) }
     }
 
-    /// No process is known, nor up to which number: [`Sharers::are_all`] looks at all there are.
-    pub(crate) fn not_looked_for() -> Sharers {
-        Sharers { list: [const { None }; SHARERS_MAX], newest: AtomicI32::new(0) }
+    /// No process is known, nor up to which number: [`SharingProcesses::are_all`] looks at all
+    /// there are.
+    pub(crate) fn not_looked_for() -> SharingProcesses {
+        SharingProcesses { list: [const { None }; SHARERS_MAX], newest: AtomicI32::new(0) }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sharer> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &SharingProcess> {
         self.list.iter().flatten()
     }
 

@@ -17,7 +17,7 @@ const STACK_GUARD_BYTES_MAX: usize = 64 << 10;
 
 /// What a range looked like.
 #[derive(Default)]
-struct Survey {
+struct RangeSurvey {
     /// Everything below this address of the range is fit.
     covered_to: usize,
     unfit: bool,
@@ -33,7 +33,7 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
     if (start..end).contains(&stack_pointer) {
         return Err(AdoptError::NotAnonymous);
     }
-    let mut survey = Survey { covered_to: start, ..Survey::default() };
+    let mut survey = RangeSurvey { covered_to: start, ..RangeSurvey::default() };
     proc_maps::for_each(|mapping| {
         survey.add(mapping, start, end, stack_pointer);
         ControlFlow::Continue(())
@@ -67,7 +67,7 @@ pub fn kernel_may_store() -> bool {
     found || looked.is_err() || page_users::present()
 }
 
-impl Survey {
+impl RangeSurvey {
     fn add(&mut self, mapping: &Mapping<'_>, start: usize, end: usize, stack_pointer: usize) {
         self.mappings += 1;
         self.kernel_stores |= stores_behind_page_tables(mapping.name);

@@ -10,11 +10,11 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-pub(crate) struct Lock(AtomicU32);
+pub(crate) struct MoveLock(AtomicU32);
 
-pub(crate) static MOVES: Lock = Lock(AtomicU32::new(FREE));
+pub(crate) static MOVES: MoveLock = MoveLock(AtomicU32::new(FREE));
 
-impl Lock {
+impl MoveLock {
     pub(crate) fn acquire(&self) {
         if self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return;
@@ -37,15 +37,15 @@ impl Lock {
         self.0.store(FREE, Ordering::Release);
     }
 
-    pub(crate) fn guard(&self) -> Guard<'_> {
+    pub(crate) fn guard(&self) -> MoveGuard<'_> {
         self.acquire();
-        Guard(self)
+        MoveGuard(self)
     }
 }
 
-pub(crate) struct Guard<'a>(&'a Lock);
+pub(crate) struct MoveGuard<'a>(&'a MoveLock);
 
-impl Drop for Guard<'_> {
+impl Drop for MoveGuard<'_> {
     fn drop(&mut self) {
         self.0.release();
     }
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_lock_excludes_other_threads() {
-        let lock = Arc::new(Lock(AtomicU32::new(FREE)));
+        let lock = Arc::new(MoveLock(AtomicU32::new(FREE)));
         let count = Arc::new(AtomicUsize::new(0));
         let threads: Vec<_> = (0..4)
             .map(|_| {

@@ -68,19 +68,19 @@ fn kernel_says_harmless((major, minor): (u32, u32)) -> bool {
 
 /// Where a link leads whose path this is, with its end.
 fn link<'a>(path: Arguments<'_>, room: &'a mut [MaybeUninit<u8>; 512]) -> Option<&'a [u8]> {
-    let mut bytes = Path { bytes: [0; 64], used: 0 };
+    let mut bytes = PathBytes { bytes: [0; 64], used: 0 };
     bytes.write_fmt(path).ok()?;
     let path = CStr::from_bytes_until_nul(&bytes.bytes).ok()?;
     readlinkat_raw(CWD, path, &mut room[..]).ok().map(|(target, _)| &*target)
 }
 
 /// A path, without allocating.
-struct Path {
+struct PathBytes {
     bytes: [u8; 64],
     used: usize,
 }
 
-impl Write for Path {
+impl Write for PathBytes {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         let end = self.used + text.len();
         self.bytes

@@ -11,12 +11,12 @@ use rustix::io::{Errno, read};
 /// Longer than any path used here, terminator included.
 const PATH_BYTES: usize = 64;
 
-struct Path {
+struct ProcPath {
     text: [u8; PATH_BYTES],
     length: usize,
 }
 
-impl Write for Path {
+impl Write for ProcPath {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
         // One byte stays for the terminator.
@@ -32,7 +32,7 @@ pub(crate) fn with_path<T>(
     path: fmt::Arguments<'_>,
     act: impl FnOnce(&CStr) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let mut built = Path { text: [0; PATH_BYTES], length: 0 };
+    let mut built = ProcPath { text: [0; PATH_BYTES], length: 0 };
     built.write_fmt(path).map_err(|_| Errno::NAMETOOLONG)?;
     act(CStr::from_bytes_until_nul(&built.text).map_err(|_| Errno::INVAL)?)
 }

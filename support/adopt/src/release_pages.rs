@@ -26,21 +26,22 @@ const BYTES: usize = STRETCH_BYTES_MAX + SEED_BYTES;
 /// one takes up to four more for a moment.
 const SPARE_MAPPINGS: usize = 8;
 
-struct Reserve {
+struct AddressReserve {
     address: usize,
     length: usize,
     /// Where the spare mappings are; 0: there are none.
     spare: usize,
 }
 
-struct Guarded(UnsafeCell<Reserve>);
+struct ReserveCell(UnsafeCell<AddressReserve>);
 
 // SAFETY: used only with MOVES held.
-unsafe impl Sync for Guarded {}
+unsafe impl Sync for ReserveCell {}
 
-static RESERVE: Guarded = Guarded(UnsafeCell::new(Reserve { address: 0, length: 0, spare: 0 }));
+static RESERVE: ReserveCell =
+    ReserveCell(UnsafeCell::new(AddressReserve { address: 0, length: 0, spare: 0 }));
 
-fn reserve<'a>() -> &'a mut Reserve {
+fn reserve<'a>() -> &'a mut AddressReserve {
     // SAFETY: MOVES is held by the caller, and no reference outlives a function of this module.
     unsafe { &mut *RESERVE.0.get() }
 }
@@ -114,7 +115,7 @@ pub(crate) fn pages(wanted: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-impl Reserve {
+impl AddressReserve {
     fn make(&mut self) -> Result<(), Errno> {
         if self.length == 0 {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -146,7 +147,7 @@ pub(crate) fn moved(length: usize) {
 pub(crate) fn empty() {
     const DONTNEED_LOCKED: i32 = 24;
     const GUARD_REMOVE: i32 = 103;
-    let Reserve { address, length, .. } = *reserve();
+    let AddressReserve { address, length, .. } = *reserve();
     // SAFETY: pages of this module's.
     unsafe {
         let _ = mprotect(at(address), length, MprotectFlags::READ | MprotectFlags::WRITE);

@@ -1,13 +1,13 @@
 //! Moves one stretch of pages: copies it, then replaces it by one system call.
 //!
-//! A [`Work`] says *what* is moved; the strategies make sure that *no thread stores into the old
-//! pages between the two steps*. Nothing here allocates or takes a lock: the steps run while other
-//! threads of the program stand still with any lock in their hands.
+//! A [`StretchMove`] says *what* is moved; the strategies make sure that *no thread stores into the
+//! old pages between the two steps*. Nothing here allocates or takes a lock: the steps run while
+//! other threads of the program stand still with any lock in their hands.
 #![expect(unsafe_code)]
 // UNSAFETY: replaces mappings of the running program; the reasons why that is right are the
 // purpose of this crate and stand at each block.
 
-use crate::adopted_regions::{Region, Source};
+use crate::adopted_regions::{ReadBackSource, Region};
 use crate::io_uring_buffers;
 use crate::movable_range;
 use crate::page_users::pinned_pages;
@@ -43,7 +43,7 @@ pub(crate) struct Stretch<'a> {
 
 /// Which way a stretch moves.
 #[derive(Clone, Copy)]
-pub(crate) enum Direction<'a> {
+pub(crate) enum MoveDirection<'a> {
     /// From private pages to the file.
     Out {
         /// Tells which pages were ever touched.
@@ -56,26 +56,26 @@ pub(crate) enum Direction<'a> {
         /// Tells which pages the program made guard pages.
         pagemap: Option<BorrowedFd<'a>>,
         /// Where the contents are read.
-        source: Source,
+        source: ReadBackSource,
     },
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct Work<'a> {
+pub(crate) struct StretchMove<'a> {
     pub stretch: Stretch<'a>,
-    pub direction: Direction<'a>,
+    pub direction: MoveDirection<'a>,
 }
 
-impl Work<'_> {
-    /// Copies the contents to where they will live. Until [`Work::replace`] no thread may store
-    /// into the pages.
+impl StretchMove<'_> {
+    /// Copies the contents to where they will live. Until [`StretchMove::replace`] no thread may
+    /// store into the pages.
     pub(crate) fn copy(&self) -> Result<(), Errno> {
         match self.direction {
-            Direction::Out { pagemap } => match self.stretch.region.kind {
+            MoveDirection::Out { pagemap } => match self.stretch.region.kind {
                 Kind::File => copy_out(self.stretch, pagemap),
                 Kind::Device => copy_onto_device(self.stretch),
             },
-            Direction::Back { staging, source, pagemap } => {
+            MoveDirection::Back { staging, source, pagemap } => {
                 copy_back(self.stretch, staging, source)?;
                 pagemap.map_or(Ok(()), |pagemap| guard_alike(self.stretch, pagemap, staging))
             }
@@ -83,12 +83,12 @@ impl Work<'_> {
     }
 
     /// Puts the copy in the place of the original, atomically for every thread: both calls change
-    /// the mapping under the kernel's own lock. `protection`: what [`Work::protection`] found,
-    /// under the same conditions.
+    /// the mapping under the kernel's own lock. `protection`: what [`StretchMove::protection`]
+    /// found, under the same conditions.
     pub(crate) fn replace(&self, protection: MprotectFlags) -> Result<(), Errno> {
         match self.direction {
-            Direction::Out { .. } => map_file(self.stretch),
-            Direction::Back { staging, .. } => {
+            MoveDirection::Out { .. } => map_file(self.stretch),
+            MoveDirection::Back { staging, .. } => {
                 let Stretch { address, length, .. } = self.stretch;
                 // SAFETY: the staging pages are ours; what they replace was found to be our own
                 // file's pages, whose contents they hold.
@@ -117,8 +117,8 @@ impl Work<'_> {
             }
             if mapping.end > covered_to {
                 let fits = match self.direction {
-                    Direction::Out { .. } => movable_range::is_plain(mapping),
-                    Direction::Back { .. } => {
+                    MoveDirection::Out { .. } => movable_range::is_plain(mapping),
+                    MoveDirection::Back { .. } => {
                         let into = covered_to - mapping.start;
                         let expected = offset + (covered_to - address) as u64;
                         region.part_in(mapping).is_some()
@@ -136,14 +136,15 @@ impl Work<'_> {
         Ok(found.filter(|_| covered_to >= address + length))
     }
 
-    /// As [`Work::protection`], while no thread can change anything: looks at the flags, too.
+    /// As [`StretchMove::protection`], while no thread can change anything: looks at the flags,
+    /// too.
     pub(crate) fn protection_still(&self) -> Result<Option<MprotectFlags>, Errno> {
         let Stretch { address, length, .. } = self.stretch;
         let is_plain = match self.direction {
-            Direction::Out { .. } => {
+            MoveDirection::Out { .. } => {
                 movable_range::has_plain_flags_still(address, address + length)?
             }
-            Direction::Back { .. } => true,
+            MoveDirection::Back { .. } => true,
         };
         if is_plain { self.protection() } else { Ok(None) }
     }
@@ -157,8 +158,8 @@ impl Work<'_> {
         pinned_pages()
             && match self.direction {
                 // An adoption has found that there is no ring.
-                Direction::Out { .. } => true,
-                Direction::Back { .. } => processes.any(|process| {
+                MoveDirection::Out { .. } => true,
+                MoveDirection::Back { .. } => processes.any(|process| {
                     io_uring_buffers::of_process(process, address, address + length)
                 }),
             }
@@ -217,9 +218,9 @@ fn page_is_zero(page: &[u8]) -> bool {
 
 /// What the kernel says of a page of the program's, in `/proc/self/pagemap`.
 #[derive(Clone, Copy)]
-struct Entry(u64);
+struct PagemapEntry(u64);
 
-impl Entry {
+impl PagemapEntry {
     const BYTES: usize = 8;
     /// Entries read at once.
     const COUNT: usize = 512;
@@ -245,22 +246,23 @@ impl Entry {
 fn for_each_entry(
     stretch: Stretch<'_>,
     pagemap: Option<BorrowedFd<'_>>,
-    mut visit: impl FnMut(usize, Option<Entry>) -> Result<(), Errno>,
+    mut visit: impl FnMut(usize, Option<PagemapEntry>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let pages = stretch.length / PAGE_BYTES;
-    let mut entries = [0u8; Entry::COUNT * Entry::BYTES];
+    let mut entries = [0u8; PagemapEntry::COUNT * PagemapEntry::BYTES];
     let mut page = 0;
     while page < pages {
-        let count = (pages - page).min(Entry::COUNT);
+        let count = (pages - page).min(PagemapEntry::COUNT);
         let known = pagemap.is_some_and(|pagemap| {
-            let wanted = &mut entries[..count * Entry::BYTES];
+            let wanted = &mut entries[..count * PagemapEntry::BYTES];
             let bytes = wanted.len();
-            let at = (stretch.address / PAGE_BYTES + page) * Entry::BYTES;
+            let at = (stretch.address / PAGE_BYTES + page) * PagemapEntry::BYTES;
             pread(pagemap, wanted, at as u64) == Ok(bytes)
         });
-        for (index, entry) in entries.as_chunks::<{ Entry::BYTES }>().0[..count].iter().enumerate()
+        for (index, entry) in
+            entries.as_chunks::<{ PagemapEntry::BYTES }>().0[..count].iter().enumerate()
         {
-            visit(page + index, known.then(|| Entry(u64::from_ne_bytes(*entry))))?;
+            visit(page + index, known.then(|| PagemapEntry(u64::from_ne_bytes(*entry))))?;
         }
         page += count;
     }
@@ -273,7 +275,7 @@ fn for_each_entry(
 fn copy_out(stretch: Stretch<'_>, pagemap: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     let mut run: Option<usize> = None;
     for_each_entry(stretch, pagemap, |page, entry| {
-        if entry.is_some_and(Entry::is_guard) {
+        if entry.is_some_and(PagemapEntry::is_guard) {
             return Err(Errno::FAULT);
         }
         let at = stretch.address + page * PAGE_BYTES;
@@ -336,7 +338,7 @@ fn read_own(address: usize, copy: &mut [u8; PAGE_BYTES]) -> Result<(), Errno> {
 fn guard_alike(stretch: Stretch<'_>, pagemap: BorrowedFd<'_>, staging: usize) -> Result<(), Errno> {
     const GUARD_INSTALL: libc::c_int = 102;
     for_each_entry(stretch, Some(pagemap), |page, entry| {
-        if entry.is_some_and(Entry::is_guard) {
+        if entry.is_some_and(PagemapEntry::is_guard) {
             let at = core::ptr::with_exposed_provenance_mut(staging + page * PAGE_BYTES);
             // SAFETY: a page of the staging area, which only this thread knows.
             unsafe { libc::madvise(at, PAGE_BYTES, GUARD_INSTALL) };
@@ -348,7 +350,7 @@ fn guard_alike(stretch: Stretch<'_>, pagemap: BorrowedFd<'_>, staging: usize) ->
 /// Copies to a device, which can only be mapped. What is there before belongs to no process, and is
 /// perhaps no zeros.
 fn copy_onto_device(stretch: Stretch<'_>) -> Result<(), Errno> {
-    let there = Staging::over(stretch)?;
+    let there = StagingPages::over(stretch)?;
     for at in (0..stretch.length).step_by(PAGE_BYTES) {
         // SAFETY: one page of the stretch, which is readable memory that is not written now, and
         // one of the mapping just made, which is for the pages of the stretch alone.
@@ -382,12 +384,16 @@ fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Err
 
 /// Copies the stretch to `to`, which holds zeros: from the file, of which only the parts that hold
 /// data are read, or from the mapping; from a device by another mapping.
-pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Result<(), Errno> {
-    if source == Source::Mapping {
+pub(crate) fn copy_back(
+    stretch: Stretch<'_>,
+    to: usize,
+    source: ReadBackSource,
+) -> Result<(), Errno> {
+    if source == ReadBackSource::Mapping {
         return copy_mapping(stretch.address, stretch.length, to);
     }
     if stretch.region.kind == Kind::Device {
-        return copy_mapping(Staging::over(stretch)?.address, stretch.length, to);
+        return copy_mapping(StagingPages::over(stretch)?.address, stretch.length, to);
     }
     let end = stretch.offset + stretch.length as u64;
     let mut at = stretch.offset;
@@ -443,23 +449,23 @@ fn copy_mapping(from: usize, length: usize, to: usize) -> Result<(), Errno> {
 
 /// Pages mapped for a moment, mostly fresh private ones: unmapped again unless they were moved
 /// elsewhere.
-pub(crate) struct Staging {
+pub(crate) struct StagingPages {
     pub address: usize,
     length: usize,
 }
 
-impl Staging {
-    pub(crate) fn new(length: usize) -> Result<Staging, Errno> {
+impl StagingPages {
+    pub(crate) fn new(length: usize) -> Result<StagingPages, Errno> {
         // SAFETY: a new mapping at an address the kernel chooses.
         let at = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             mmap_anonymous(core::ptr::null_mut(), length, protection, MapFlags::PRIVATE)?
         };
-        Ok(Staging { address: at.expose_provenance(), length })
+        Ok(StagingPages { address: at.expose_provenance(), length })
     }
 
     /// The pages of the file that a stretch is on, or is to be, once more.
-    fn over(stretch: Stretch<'_>) -> Result<Staging, Errno> {
+    fn over(stretch: Stretch<'_>) -> Result<StagingPages, Errno> {
         let Stretch { region, offset, length, .. } = stretch;
         if !region.file_is_ours() {
             return Err(Errno::BADF);
@@ -476,7 +482,7 @@ impl Staging {
                 offset,
             )?
         };
-        Ok(Staging { address: at.expose_provenance(), length })
+        Ok(StagingPages { address: at.expose_provenance(), length })
     }
 
     pub(crate) fn into_address(self) -> usize {
@@ -486,7 +492,7 @@ impl Staging {
     }
 }
 
-impl Drop for Staging {
+impl Drop for StagingPages {
     fn drop(&mut self) {
         if self.length > 0 {
             unmap(self.address, self.length);

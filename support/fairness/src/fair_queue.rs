@@ -2,7 +2,7 @@
 //!
 //! A holder with much waiting waits longer; no other one does.
 
-use crate::largest_holder::{Holder, Part};
+use crate::largest_holder::{Holder, HolderStep};
 use std::collections::{HashMap, VecDeque};
 
 /// What waits, by holder.
@@ -14,9 +14,9 @@ pub struct FairQueue<T> {
 #[derive(Debug)]
 struct Branch<T> {
     own: VecDeque<T>,
-    branches: HashMap<Part, Branch<T>>,
+    branches: HashMap<HolderStep, Branch<T>>,
     /// Whose turn it is, the next first. `None`: what waits right here.
-    order: VecDeque<Option<Part>>,
+    order: VecDeque<Option<HolderStep>>,
 }
 
 impl<T> Default for Branch<T> {
@@ -75,7 +75,7 @@ impl<T> Branch<T> {
         self.own.len() + self.branches.values().map(Branch::len).sum::<usize>()
     }
 
-    fn remove(&mut self, way: &[Part], meant: &dyn Fn(&T) -> bool) -> Option<T> {
+    fn remove(&mut self, way: &[HolderStep], meant: &dyn Fn(&T) -> bool) -> Option<T> {
         let (part, taken, empty) = match way.split_first() {
             Some((part, rest)) => {
                 let branch = self.branches.get_mut(part)?;

@@ -18,7 +18,7 @@ const GROUPS_MAX: usize = 16;
 
 /// One step of the way to a holder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Part {
+pub(crate) enum HolderStep {
     Group(Box<str>),
     User(u32),
     Vnic(u64),
@@ -27,37 +27,37 @@ pub(crate) enum Part {
 
 /// A holder of something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Holder(Arc<[Part]>);
+pub struct Holder(Arc<[HolderStep]>);
 
 impl Holder {
     /// A user in a cgroup, both as the daemon sees them.
     #[must_use]
     pub fn new(cgroup: &str, user: u32) -> Holder {
         let groups = cgroup.split('/').filter(|name| !name.is_empty()).take(GROUPS_MAX);
-        let groups = groups.map(|name| Part::Group(name.into()));
-        Holder(groups.chain([Part::User(user)]).collect())
+        let groups = groups.map(|name| HolderStep::Group(name.into()));
+        Holder(groups.chain([HolderStep::User(user)]).collect())
     }
 
     /// What this one does in one of its vNICs.
     #[must_use]
     pub fn in_vnic(&self, vnic: u64) -> Holder {
-        Holder(self.0.iter().cloned().chain([Part::Vnic(vnic)]).collect())
+        Holder(self.0.iter().cloned().chain([HolderStep::Vnic(vnic)]).collect())
     }
 
     /// What this one does by one of its processes.
     #[must_use]
     pub fn in_process(&self, pid: i32) -> Holder {
-        Holder(self.0.iter().cloned().chain([Part::Process(pid)]).collect())
+        Holder(self.0.iter().cloned().chain([HolderStep::Process(pid)]).collect())
     }
 
     /// The way to it as words: cgroups from the root, then user, vNIC or process.
     #[must_use]
     pub fn path(&self) -> Vec<Box<str>> {
-        let word = |part: &Part| match part {
-            Part::Group(name) => name.clone(),
-            Part::User(user) => format!("/user {user}").into(),
-            Part::Vnic(vnic) => format!("/vnic {vnic}").into(),
-            Part::Process(pid) => format!("/process {pid}").into(),
+        let word = |part: &HolderStep| match part {
+            HolderStep::Group(name) => name.clone(),
+            HolderStep::User(user) => format!("/user {user}").into(),
+            HolderStep::Vnic(vnic) => format!("/vnic {vnic}").into(),
+            HolderStep::Process(pid) => format!("/process {pid}").into(),
         };
         self.0.iter().map(word).collect()
     }
@@ -74,7 +74,7 @@ impl Holder {
         self.0.len()
     }
 
-    pub(crate) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[HolderStep] {
         &self.0
     }
 }
@@ -85,7 +85,7 @@ const ROOT: u64 = 0;
 #[derive(Debug)]
 struct Node<K> {
     parent: u64,
-    part: Option<Part>,
+    part: Option<HolderStep>,
     /// Holdings here and beyond.
     count: usize,
     /// The heaviest last; of equals, the one that has been there for longest.
@@ -95,7 +95,7 @@ struct Node<K> {
 }
 
 impl<K> Node<K> {
-    fn new(parent: u64, part: Option<Part>) -> Node<K> {
+    fn new(parent: u64, part: Option<HolderStep>) -> Node<K> {
         Node { parent, part, count: 0, branches: BTreeSet::new(), holdings: BTreeMap::new() }
     }
 
@@ -110,7 +110,7 @@ impl<K> Node<K> {
 #[derive(Debug)]
 pub struct Holders<K> {
     nodes: HashMap<u64, Node<K>>,
-    by_name: HashMap<(u64, Part), u64>,
+    by_name: HashMap<(u64, HolderStep), u64>,
     rows: HashMap<K, (u64, u64)>,
     last: u64,
 }
@@ -154,7 +154,7 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
         }
     }
 
-    fn branch(&mut self, parent: u64, part: &Part) -> u64 {
+    fn branch(&mut self, parent: u64, part: &HolderStep) -> u64 {
         self.last += 1;
         self.by_name.insert((parent, part.clone()), self.last);
         self.nodes.insert(self.last, Node::new(parent, Some(part.clone())));

@@ -37,10 +37,10 @@ pub unsafe trait Lender: Send + Sync {
 }
 
 /// Whose memory the arrays of an object are in: a lender's, or our own.
-pub type Lending = Option<Arc<dyn Lender>>;
+pub type MemoryLender = Option<Arc<dyn Lender>>;
 
 /// An array of a fixed length.
-pub struct Array<T: Copy + FromBytes> {
+pub struct FixedArray<T: Copy + FromBytes> {
     first: NonNull<T>,
     length: usize,
     /// Whose memory it is, if not our own. Boxed to be one word: queues have it beside what they
@@ -49,40 +49,40 @@ pub struct Array<T: Copy + FromBytes> {
 }
 
 // SAFETY: it owns its elements, as a box does; lenders may be called by any thread.
-unsafe impl<T: Copy + FromBytes + Send> Send for Array<T> {}
+unsafe impl<T: Copy + FromBytes + Send> Send for FixedArray<T> {}
 // SAFETY: as above; a shared one gives shared elements.
-unsafe impl<T: Copy + FromBytes + Sync> Sync for Array<T> {}
+unsafe impl<T: Copy + FromBytes + Sync> Sync for FixedArray<T> {}
 
-impl<T: Copy + FromBytes> Array<T> {
+impl<T: Copy + FromBytes> FixedArray<T> {
     /// Zeroes, in memory of our own. Pages that are never touched cost nothing.
     #[must_use]
-    pub fn own(length: usize) -> Array<T> {
+    pub fn own(length: usize) -> FixedArray<T> {
         let layout = layout_of::<T>(length);
         if layout.size() == 0 {
-            return Array::default();
+            return FixedArray::default();
         }
         // SAFETY: the size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(first) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        Array { first: first.cast(), length, lender: None }
+        FixedArray { first: first.cast(), length, lender: None }
     }
 
     /// Zeroes, in memory that is lent, or in our own if there is no lender or it leaves that to us.
     ///
     /// # Errors
     /// The lender has none.
-    pub fn new(length: usize, lending: &Lending) -> Result<Array<T>, NoMemory> {
+    pub fn new(length: usize, lending: &MemoryLender) -> Result<FixedArray<T>, NoMemory> {
         const { assert!(align_of::<T>() <= LENT_ALIGNMENT) };
         let size = layout_of::<T>(length).size().next_multiple_of(LENT_ALIGNMENT);
         let Some(lender) = lending.as_ref().filter(|_| size > 0) else {
-            return Ok(Array::own(length));
+            return Ok(FixedArray::own(length));
         };
         let Some(memory) = lender.lend(size, LENT_ALIGNMENT)? else {
-            return Ok(Array::own(length));
+            return Ok(FixedArray::own(length));
         };
         // SAFETY: the lender's promise: so many bytes, and ours alone.
         unsafe { memory.as_ptr().write_bytes(0, size) };
-        Ok(Array { first: memory.cast(), length, lender: Some(Box::new(lender.clone())) })
+        Ok(FixedArray { first: memory.cast(), length, lender: Some(Box::new(lender.clone())) })
     }
 }
 
@@ -94,14 +94,14 @@ fn layout_of<T>(length: usize) -> Layout {
     }
 }
 
-impl<T: Copy + FromBytes> Default for Array<T> {
+impl<T: Copy + FromBytes> Default for FixedArray<T> {
     /// An empty one, without an owner.
     fn default() -> Self {
-        Array { first: NonNull::dangling(), length: 0, lender: None }
+        FixedArray { first: NonNull::dangling(), length: 0, lender: None }
     }
 }
 
-impl<T: Copy + FromBytes> Deref for Array<T> {
+impl<T: Copy + FromBytes> Deref for FixedArray<T> {
     type Target = [T];
 
     #[inline(always)]
@@ -112,7 +112,7 @@ impl<T: Copy + FromBytes> Deref for Array<T> {
     }
 }
 
-impl<T: Copy + FromBytes> DerefMut for Array<T> {
+impl<T: Copy + FromBytes> DerefMut for FixedArray<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and borrowed mutably.
@@ -120,7 +120,7 @@ impl<T: Copy + FromBytes> DerefMut for Array<T> {
     }
 }
 
-impl<T: Copy + FromBytes> Drop for Array<T> {
+impl<T: Copy + FromBytes> Drop for FixedArray<T> {
     fn drop(&mut self) {
         let layout = layout_of::<T>(self.length);
         match &self.lender {

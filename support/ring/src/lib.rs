@@ -25,7 +25,7 @@ pub mod word_memory;
 pub mod shared_window;
 
 pub use doorbell::DoorbellPage;
-pub use fixed_array::{Array, Lender, Lending, NoMemory};
+pub use fixed_array::{FixedArray, Lender, MemoryLender, NoMemory};
 pub use racy_copy::{copy_many, is_emulated};
 #[cfg(not(loom))]
 pub use shared_window::{WeakWindow, Window};

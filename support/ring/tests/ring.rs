@@ -28,15 +28,15 @@ fn ring(capacity: usize) -> Ring {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Sent {
+struct SentRecord {
     tag: u32,
     extra: Vec<u64>,
     payload: Vec<u8>,
 }
 
 /// Sends, the payload in two pieces; false: no room.
-fn send(producer: &mut Producer<Window>, record: &Sent) -> Result<bool, Broken> {
-    let Sent { tag, extra, payload } = record;
+fn send(producer: &mut Producer<Window>, record: &SentRecord) -> Result<bool, Broken> {
+    let SentRecord { tag, extra, payload } = record;
     let Some(at) = producer.reserve(extra.len(), payload.len())? else { return Ok(false) };
     for (index, word) in extra.iter().enumerate() {
         producer.extra(at, index, *word);
@@ -49,7 +49,7 @@ fn send(producer: &mut Producer<Window>, record: &Sent) -> Result<bool, Broken> 
 }
 
 /// Takes the record at the head.
-fn receive(consumer: &mut Consumer<Window>) -> Result<Option<Sent>, Broken> {
+fn receive(consumer: &mut Consumer<Window>) -> Result<Option<SentRecord>, Broken> {
     let Some(record) = consumer.head()? else { return Ok(None) };
     let extra = (0..record.extra).map(|index| consumer.extra(&record, index)).collect();
     let mut payload = vec![0; record.length];
@@ -58,7 +58,7 @@ fn receive(consumer: &mut Consumer<Window>) -> Result<Option<Sent>, Broken> {
     UserMemory::lend_mut(front, |target| consumer.payload(&record, 0, target));
     UserMemory::lend_mut(back, |target| consumer.payload(&record, middle, target));
     consumer.pass(&record);
-    Ok(Some(Sent { tag: record.tag, extra, payload }))
+    Ok(Some(SentRecord { tag: record.tag, extra, payload }))
 }
 
 #[derive(Clone, Debug)]
@@ -83,10 +83,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-fn record(step: &Step, payload_max: usize) -> Option<Sent> {
+fn record(step: &Step, payload_max: usize) -> Option<SentRecord> {
     let Step::Send { tag, extra, length, content } = *step else { return None };
     let length = length % (payload_max + 1);
-    Some(Sent {
+    Some(SentRecord {
         tag,
         extra: (0..extra as u64).map(|index| content ^ index).collect(),
         payload: (0..length).map(|at| (content >> (at % 57)) as u8).collect(),
@@ -282,7 +282,7 @@ fn records_cross_threads_in_order() {
     let rounds: usize = if cfg!(miri) { 60 } else { 300_000 };
     let Ring { mut producer, mut consumer, .. } = ring(1024);
     let payload_max = producer.payload_max();
-    let make = move |number: usize| Sent {
+    let make = move |number: usize| SentRecord {
         tag: number as u32 & 0x7ff_ffff,
         extra: (0..number % 8).map(|index| (number * 31 + index) as u64).collect(),
         payload: vec![number as u8; number * 7 % (payload_max + 1)],

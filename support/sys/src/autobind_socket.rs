@@ -78,7 +78,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, Option<u3
 mod tests {
     use super::*;
     use crate::seqpacket;
-    use crate::unsolicited_fds::{Plain, receive};
+    use crate::unsolicited_fds::{PlainMessage, receive};
 
     #[test]
     fn a_connecting_process_is_known_by_a_number() {
@@ -89,7 +89,7 @@ mod tests {
         assert!(number < NUMBERS && from == Some(by) && by != number);
         seqpacket::try_send(ours.as_fd(), b"seven", &[]).unwrap();
         let mut bytes = [0; 8];
-        assert_eq!(receive(theirs.as_fd(), &mut bytes).unwrap(), Plain::Message(5));
+        assert_eq!(receive(theirs.as_fd(), &mut bytes).unwrap(), PlainMessage::Message(5));
         drop(listener);
         assert_eq!(connect(number).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
     }

@@ -8,7 +8,7 @@
 //! own: closing ours never lets go of the last reference. One that does not report a file as closed
 //! in time is abandoned to its fate and replaced. While too many hang, files are kept.
 
-use crate::helper_process::{Helper, Helpers};
+use crate::helper_process::{Helper, HelperStart};
 use crate::{EventFd, Poller, clock, lock, memfd, seqpacket, unsolicited_fds};
 use std::collections::VecDeque;
 use std::io;
@@ -35,21 +35,21 @@ const CLOSE: [u8; 1] = [b'C'];
 
 /// Files to be closed, from any thread.
 #[derive(Clone, Debug)]
-pub struct Bin(Arc<Heap>);
+pub struct CloseQueue(Arc<QueuedFiles>);
 
 #[derive(Debug)]
-struct Heap {
+struct QueuedFiles {
     files: Mutex<Vec<OwnedFd>>,
     ready: EventFd,
 }
 
-impl Bin {
+impl CloseQueue {
     /// An empty one, which no other process knows of.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn new() -> io::Result<Bin> {
-        Ok(Bin(Arc::new(Heap { files: Mutex::default(), ready: EventFd::new()? })))
+    pub fn new() -> io::Result<CloseQueue> {
+        Ok(CloseQueue(Arc::new(QueuedFiles { files: Mutex::default(), ready: EventFd::new()? })))
     }
 
     /// Has this closed. Never waits.
@@ -73,7 +73,7 @@ impl Bin {
 }
 
 #[derive(Debug)]
-struct Disposer {
+struct CloseHelper {
     helper: Helper,
     /// Files that it was ever sent; that it was told to close, of these; that it has reported as
     /// closed, of those.
@@ -84,9 +84,9 @@ struct Disposer {
     since: u64,
 }
 
-impl Disposer {
-    fn new(helper: Helper) -> Disposer {
-        Disposer { helper, sent: 0, told: 0, reported: 0, since: 0 }
+impl CloseHelper {
+    fn new(helper: Helper) -> CloseHelper {
+        CloseHelper { helper, sent: 0, told: 0, reported: 0, since: 0 }
     }
 
     /// Files it has not reported as closed.
@@ -102,11 +102,11 @@ impl Disposer {
 
 /// What is to be closed by others, and the processes that do so.
 #[derive(Debug)]
-pub struct Disposal {
-    helpers: Helpers,
-    bin: Bin,
+pub struct DeferredClose {
+    helpers: HelperStart,
+    bin: CloseQueue,
     poller: Poller,
-    disposer: Option<Disposer>,
+    disposer: Option<CloseHelper>,
     /// No new one before this time.
     not_before: u64,
     abandoned: Vec<Helper>,
@@ -118,7 +118,7 @@ pub struct Disposal {
 
 /// How many files wait and disposers hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disposed {
+pub struct CloseCounts {
     /// Disposers that were ever abandoned.
     pub lost: u64,
     /// Of these, those that have not ended.
@@ -129,24 +129,24 @@ pub struct Disposed {
 
 /// Something that went wrong, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct CloseTrouble {
     /// More than one disposer is concerned.
     pub is_grave: bool,
     /// What happened, and how many disposers hang.
     pub text: String,
 }
 
-impl Disposal {
+impl DeferredClose {
     /// With a first disposer, which is started in that way. Call it from a thread that lives as
-    /// long, see [`Helpers::start`].
+    /// long, see [`HelperStart::start`].
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn new(helpers: Helpers) -> io::Result<Disposal> {
-        let bin = Bin::new()?;
+    pub fn new(helpers: HelperStart) -> io::Result<DeferredClose> {
+        let bin = CloseQueue::new()?;
         let poller = Poller::new()?;
         poller.add(&bin.0.ready, 0)?;
-        let mut disposal = Disposal {
+        let mut disposal = DeferredClose {
             helpers,
             bin,
             poller,
@@ -169,7 +169,7 @@ impl Disposal {
 
     /// For callers that have something closed.
     #[must_use]
-    pub fn bin(&self) -> Bin {
+    pub fn bin(&self) -> CloseQueue {
         self.bin.clone()
     }
 
@@ -191,15 +191,15 @@ impl Disposal {
 
     /// What has come of it so far.
     #[must_use]
-    pub fn counts(&self) -> Disposed {
+    pub fn counts(&self) -> CloseCounts {
         let (hanging, kept) = (self.abandoned.len(), self.waiting.len());
-        Disposed { lost: self.lost, hanging, kept }
+        CloseCounts { lost: self.lost, hanging, kept }
     }
 
     fn start(&mut self) -> io::Result<()> {
         let helper = self.helpers.start(DISPOSER, dispose)?;
         self.poller.add(helper.socket(), 1)?;
-        self.disposer = Some(Disposer::new(helper));
+        self.disposer = Some(CloseHelper::new(helper));
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl Disposal {
     }
 
     /// Does what there is to do; never waits.
-    pub fn turn(&mut self) -> Vec<Trouble> {
+    pub fn turn(&mut self) -> Vec<CloseTrouble> {
         let now = clock::now();
         let mut troubles = Vec::new();
         self.waiting.extend(self.bin.empty());
@@ -229,21 +229,21 @@ impl Disposal {
         {
             self.not_before = now + AGAIN;
             let text = format!("cannot start a disposer: {error}");
-            troubles.push(Trouble { is_grave: true, text });
+            troubles.push(CloseTrouble { is_grave: true, text });
         }
         self.hand_out(now);
         troubles
     }
 
     /// Takes the reports of the disposer, or gives it up.
-    fn hear(&mut self, now: u64, troubles: &mut Vec<Trouble>) {
+    fn hear(&mut self, now: u64, troubles: &mut Vec<CloseTrouble>) {
         let Some(disposer) = &mut self.disposer else { return };
         let mut ended = false;
         loop {
             match seqpacket::receive(
                 disposer.helper.socket(),
                 &mut [0; 1],
-                seqpacket::Mode::NonBlocking,
+                seqpacket::BlockingMode::NonBlocking,
             ) {
                 Ok((0, _)) => ended = true,
                 Ok(_) => {
@@ -267,10 +267,10 @@ impl Disposal {
         let what = if ended { "ended" } else { "hangs with a file that a client sent" };
         let (lost, hanging) = (self.lost, self.abandoned.len() + 1);
         let text = format!("a disposer {what}: abandoned ({lost} so far, {hanging} at the moment)");
-        troubles.push(Trouble { is_grave: false, text });
+        troubles.push(CloseTrouble { is_grave: false, text });
         if hanging == ABANDONED_MAX {
             let text = "too many disposers hang: files that others sent are kept until one ends";
-            troubles.push(Trouble { is_grave: true, text: text.into() });
+            troubles.push(CloseTrouble { is_grave: true, text: text.into() });
         }
         // Those that ended are dropped by the next look.
         self.abandoned.push(disposer.helper);
@@ -305,7 +305,7 @@ impl Disposal {
     }
 }
 
-impl Drop for Disposal {
+impl Drop for DeferredClose {
     fn drop(&mut self) {
         // Whatever is still here must not be closed by us: it ends with the process.
         let rest = self.waiting.drain(..).chain(self.bin.empty());
@@ -317,7 +317,7 @@ impl Drop for Disposal {
 pub fn dispose(socket: OwnedFd) {
     let mut files = Vec::new();
     loop {
-        match seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::Mode::Blocking) {
+        match seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::BlockingMode::Blocking) {
             Ok((0, _)) | Err(_) => return,
             Ok((_, more)) if !more.is_empty() => files.extend(more),
             Ok(_) => {
@@ -339,7 +339,11 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
-    fn turn_until(disposal: &mut Disposal, seconds: u64, done: impl Fn(&Disposal) -> bool) -> bool {
+    fn turn_until(
+        disposal: &mut DeferredClose,
+        seconds: u64,
+        done: impl Fn(&DeferredClose) -> bool,
+    ) -> bool {
         let begun = Instant::now();
         while !done(disposal) {
             if begun.elapsed() > Duration::from_secs(seconds) {
@@ -366,7 +370,7 @@ mod tests {
 
     #[test]
     fn many_files_are_closed() {
-        let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+        let mut disposal = DeferredClose::new(HelperStart::Threads).unwrap();
         let ends: Vec<OwnedFd> = (0..200)
             .map(|_| {
                 let (ours, theirs) = seqpacket::pair().unwrap();
@@ -374,7 +378,7 @@ mod tests {
                 theirs
             })
             .collect();
-        let idle = |d: &Disposal| {
+        let idle = |d: &DeferredClose| {
             d.waiting.is_empty() && d.disposer.as_ref().is_some_and(|d| d.out() == 0)
         };
         disposal.turn();
@@ -382,12 +386,12 @@ mod tests {
         for end in ends {
             assert!(readable(end.as_fd(), Some(Duration::from_secs(5))).unwrap());
         }
-        assert_eq!(disposal.counts(), Disposed { lost: 0, hanging: 0, kept: 0 });
+        assert_eq!(disposal.counts(), CloseCounts { lost: 0, hanging: 0, kept: 0 });
     }
 
     #[test]
     fn a_hanging_helper_is_replaced_and_holds_up_no_other() {
-        let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+        let mut disposal = DeferredClose::new(HelperStart::Threads).unwrap();
         let (slow, peer) = lingering(30);
         disposal.bin().put(slow);
         let begun = Instant::now();
@@ -406,14 +410,17 @@ mod tests {
 
     #[test]
     fn while_too_many_hang_files_are_kept() {
-        let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+        let mut disposal = DeferredClose::new(HelperStart::Threads).unwrap();
         let (_never, hanging): (Vec<_>, Vec<_>) = (0..ABANDONED_MAX)
             .map(|_| {
                 fn hang(socket: OwnedFd) {
-                    let _ =
-                        seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::Mode::Blocking);
+                    let _ = seqpacket::receive(
+                        socket.as_fd(),
+                        &mut [0; 1],
+                        seqpacket::BlockingMode::Blocking,
+                    );
                 }
-                let helper = Helpers::Threads.start("hang", hang).unwrap();
+                let helper = HelperStart::Threads.start("hang", hang).unwrap();
                 ((), helper)
             })
             .unzip();

@@ -3,9 +3,9 @@
 //! A doorbell is a word of the memory that two processes share anyway; the ringer counts the word
 //! up and makes one system call ([`ring`]). A thread of the sleeper's sleeps on many such words at
 //! once: either the one that is to be woken ([`crate::Sleeper`]), or, if that has to wait for
-//! descriptors, one that tells it by what only their process has ([`Listener`]). So the two share
-//! no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of them, or
-//! a ringer that holds a lock, keeps no other (decision 0020).
+//! descriptors, one that tells it by what only their process has ([`DoorbellListener`]). So the two
+//! share no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of
+//! them, or a ringer that holds a lock, keeps no other (decision 0020).
 //!
 //! A doorbell that is rung without end is heard [`MOST`] times a millisecond and then rests until
 //! that is over, so that the others are heard meanwhile.
@@ -42,29 +42,29 @@ pub fn ring(page: &DoorbellPage<Window>) {
 pub type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
 /// What is told of numbers of doorbells.
-type Tell = dyn Fn(&[u64]) + Send + Sync;
+type DoorbellCallback = dyn Fn(&[u64]) + Send + Sync;
 
 /// Hears doorbells, and tells. Its threads end soon after it is dropped.
-pub struct Listener {
-    tell: Arc<Tell>,
+pub struct DoorbellListener {
+    tell: Arc<DoorbellCallback>,
     spawn: Spawn,
     /// Doorbells that one thread can hear.
     pub(crate) room: usize,
-    groups: Mutex<Vec<Arc<Group>>>,
+    groups: Mutex<Vec<Arc<DoorbellGroup>>>,
     last: AtomicU64,
 }
 
-impl Listener {
+impl DoorbellListener {
     /// Hears nothing yet. `tell` is called by its threads after a doorbell was rung; it must not
     /// block.
-    pub fn new(spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
-        Listener::naming(spawn, move |_| tell())
+    pub fn new(spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> DoorbellListener {
+        DoorbellListener::naming(spawn, move |_| tell())
     }
 
     /// The same; `tell` is told the numbers of the doorbells that were rung, and once of each new
     /// one, which may have been.
-    pub fn naming(spawn: Spawn, tell: impl Fn(&[u64]) + Send + Sync + 'static) -> Listener {
-        Listener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
+    pub fn naming(spawn: Spawn, tell: impl Fn(&[u64]) + Send + Sync + 'static) -> DoorbellListener {
+        DoorbellListener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
     }
 
     #[cfg(test)]
@@ -76,8 +76,8 @@ impl Listener {
         room: usize,
         spawn: Spawn,
         tell: impl Fn(&[u64]) + Send + Sync + 'static,
-    ) -> Listener {
-        Listener {
+    ) -> DoorbellListener {
+        DoorbellListener {
             tell: Arc::new(tell),
             spawn,
             room,
@@ -105,7 +105,7 @@ impl Listener {
             (1, _) => SleepMode::Looking,
             _ => SleepMode::Many,
         };
-        let group = Arc::new(Group { way, ..Group::default() });
+        let group = Arc::new(DoorbellGroup { way, ..DoorbellGroup::default() });
         lock(&group.bells).insert(number, page);
         let (tell, theirs) = (self.tell.clone(), group.clone());
         (self.spawn)("omniverb-bells", Box::new(move || theirs.hear(&*tell)))?;
@@ -128,7 +128,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for DoorbellListener {
     fn drop(&mut self) {
         for group in lock(&self.groups).iter() {
             group.over.store(true, Ordering::SeqCst);
@@ -151,7 +151,7 @@ enum SleepMode {
 
 /// The doorbells of one thread.
 #[derive(Default)]
-pub(crate) struct Group {
+pub(crate) struct DoorbellGroup {
     way: SleepMode,
     pub(crate) bells: Mutex<BTreeMap<u64, DoorbellPage<Window>>>,
     /// Counted up after a change of them.
@@ -159,7 +159,7 @@ pub(crate) struct Group {
     over: AtomicBool,
 }
 
-impl Group {
+impl DoorbellGroup {
     fn has_room(&self, room: usize) -> bool {
         self.way == SleepMode::Looking || lock(&self.bells).len() < room
     }
@@ -172,7 +172,7 @@ impl Group {
     /// What the thread does.
     fn hear(&self, tell: &dyn Fn(&[u64])) {
         let mut known = None;
-        let mut bells: Vec<Bell> = Vec::new();
+        let mut bells: Vec<WatchedDoorbell> = Vec::new();
         let mut rung = Vec::new();
         while !self.over.load(Ordering::SeqCst) {
             let changes = futex::low(&self.changes);
@@ -200,13 +200,13 @@ impl Group {
     }
 
     /// Brings `bells` up to date. The numbers of those that are new.
-    pub(crate) fn take_changes(&self, bells: &mut Vec<Bell>) -> Vec<u64> {
+    pub(crate) fn take_changes(&self, bells: &mut Vec<WatchedDoorbell>) -> Vec<u64> {
         let present = lock(&self.bells);
         bells.retain(|bell| present.contains_key(&bell.number));
         let mut new = Vec::new();
         for (number, page) in present.iter() {
             if !bells.iter().any(|bell| bell.number == *number) {
-                bells.push(Bell::new(*number, page.clone()));
+                bells.push(WatchedDoorbell::new(*number, page.clone()));
                 new.push(*number);
             }
         }
@@ -216,7 +216,12 @@ impl Group {
 
 /// Sleeps until one of the doorbells is rung, one that rests may be heard again, `changes` changes,
 /// or the clock says `until`.
-pub(crate) fn sleep(bells: &mut [Bell], changes: (&AtomicU64, u32), now: u64, until: Option<u64>) {
+pub(crate) fn sleep(
+    bells: &mut [WatchedDoorbell],
+    changes: (&AtomicU64, u32),
+    now: u64,
+    until: Option<u64>,
+) {
     let (mut words, mut whose) = (vec![changes], Vec::new());
     let mut until = until.unwrap_or(u64::MAX);
     for (index, bell) in bells.iter().enumerate() {
@@ -236,7 +241,7 @@ pub(crate) fn sleep(bells: &mut [Bell], changes: (&AtomicU64, u32), now: u64, un
 }
 
 /// A doorbell as the thread knows it.
-pub(crate) struct Bell {
+pub(crate) struct WatchedDoorbell {
     number: u64,
     page: DoorbellPage<Window>,
     /// The word, when it was looked at last.
@@ -246,10 +251,10 @@ pub(crate) struct Bell {
     heard: u32,
 }
 
-impl Bell {
-    fn new(number: u64, page: DoorbellPage<Window>) -> Bell {
+impl WatchedDoorbell {
+    fn new(number: u64, page: DoorbellPage<Window>) -> WatchedDoorbell {
         let seen = futex::low(page.rung());
-        Bell { number, page, seen, since: 0, heard: 0 }
+        WatchedDoorbell { number, page, seen, since: 0, heard: 0 }
     }
 
     /// Whether it was rung since.

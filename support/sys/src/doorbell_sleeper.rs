@@ -1,9 +1,12 @@
 //! Lets one thread sleep until a doorbell rings or it is nudged.
 //!
-//! The thread hears as many doorbells as the kernel lets it sleep on; threads of a [`Listener`]
-//! hear the others and nudge. What sleeps on descriptors, too, is another thread's business.
+//! The thread hears as many doorbells as the kernel lets it sleep on; threads of a
+//! [`DoorbellListener`] hear the others and nudge. What sleeps on descriptors, too, is another
+//! thread's business.
 
-use crate::doorbell_listener::{Bell, GROUP, Group, Listener, Spawn, sleep};
+use crate::doorbell_listener::{
+    DoorbellGroup, DoorbellListener, GROUP, Spawn, WatchedDoorbell, sleep,
+};
 use crate::{clock, futex, lock};
 use omniverb_ring::{DoorbellPage, Window};
 use std::io;
@@ -12,37 +15,37 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A thread's sleep, which doorbells and its own process end.
-pub struct Sleeper {
+pub struct DoorbellSleeper {
     nudges: Arc<AtomicU64>,
     /// Doorbells that the thread hears itself, by number.
-    bells: Group,
+    bells: DoorbellGroup,
     last: AtomicU64,
     /// Hears the doorbells that do not fit into one system call.
-    rest: Listener,
-    awake: Mutex<Awake>,
+    rest: DoorbellListener,
+    awake: Mutex<SleeperState>,
 }
 
 /// What the thread knows.
 #[derive(Default)]
-struct Awake {
+struct SleeperState {
     nudges: u32,
     changes: Option<u32>,
-    bells: Vec<Bell>,
+    bells: Vec<WatchedDoorbell>,
 }
 
 /// A number of the listener's, not of the sleeper's.
 const RESTS: u64 = 1 << 63;
 
-impl Sleeper {
+impl DoorbellSleeper {
     /// Without doorbells. `spawn` starts threads for those that the sleeping one cannot hear
     /// itself.
-    pub fn new(spawn: Spawn) -> Sleeper {
+    pub fn new(spawn: Spawn) -> DoorbellSleeper {
         let nudges = Arc::new(AtomicU64::new(0));
         let theirs = nudges.clone();
-        Sleeper {
-            rest: Listener::new(spawn, move || nudge(&theirs)),
+        DoorbellSleeper {
+            rest: DoorbellListener::new(spawn, move || nudge(&theirs)),
             nudges,
-            bells: Group::default(),
+            bells: DoorbellGroup::default(),
             last: AtomicU64::new(0),
             awake: Mutex::default(),
         }
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn it_sleeps_until_a_nudge_a_bell_or_the_end_of_its_time() {
         for (room, count) in [(GROUP, GROUP + 5), (1, 9)] {
-            let mut sleeper = Sleeper::new(thread);
+            let mut sleeper = DoorbellSleeper::new(thread);
             sleeper.rest.limit_room(room);
             let bells: Vec<_> = (0..count).map(|_| bell()).collect();
             let numbers: Vec<_> =
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn what_comes_while_it_falls_asleep_wakes_it() {
         const TURNS: u64 = 20_000;
-        let sleeper = Arc::new(Sleeper::new(thread));
+        let sleeper = Arc::new(DoorbellSleeper::new(thread));
         let (ours, theirs) = bell();
         sleeper.add(ours).unwrap();
         let (news, heard) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

@@ -176,7 +176,7 @@ impl<F: AsFd> Extent<F> {
     }
 
     /// As [`map_exactly`](Self::map_exactly), for both to write, behind as many bytes of this
-    /// process's own, which are the first half of the window; for [`crate::Life`].
+    /// process's own, which are the first half of the window; for [`crate::ProcessLiveness`].
     ///
     /// # Errors
     /// As [`map`](Self::map).

@@ -14,8 +14,8 @@
 #![expect(unsafe_code)]
 
 use crate::memory_probe;
-use crate::page_protection::Needs;
-use crate::preadv_copy::{self, Slot};
+use crate::page_protection::NeededAccess;
+use crate::preadv_copy::{self, StagingSlot};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -41,7 +41,7 @@ pub fn place(ours: UserMemory, program: UserMemory) -> bool {
 }
 
 /// Copies by way of the file. None: it is gone.
-fn by_file(slot: &Slot, ours: UserMemory, program: UserMemory) -> Option<bool> {
+fn by_file(slot: &StagingSlot, ours: UserMemory, program: UserMemory) -> Option<bool> {
     let length = ours.len().min(program.len());
     let mut done = 0;
     while done < length {
@@ -62,7 +62,7 @@ fn by_file(slot: &Slot, ours: UserMemory, program: UserMemory) -> Option<bool> {
 #[must_use]
 pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
     if let Some(slot) = preadv_copy::slot() {
-        let gathered = Gathered::new(pieces, |length| slot.memory(length), preadv_copy::BYTES);
+        let gathered = CopyBatch::new(pieces, |length| slot.memory(length), preadv_copy::BYTES);
         if let Some(copied) = slot.scatter(gathered.staged, gathered.parts()) {
             return gathered.pieces_in(copied);
         }
@@ -76,7 +76,7 @@ pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
     let stack = bytes.as_mut_ptr().expose_provenance();
     // SAFETY: it lives until the kernel has read it, and only what was written is read.
     let memory = |length| unsafe { UserMemory::new(stack, length) };
-    let gathered = Gathered::new(pieces, memory, PIECE);
+    let gathered = CopyBatch::new(pieces, memory, PIECE);
     match transfer(CopyDirection::Place, gathered.parts(), gathered.staged) {
         Ok(copied) => gathered.pieces_in(copied),
         Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => one_by_one(),
@@ -85,7 +85,7 @@ pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
 }
 
 /// Pieces that were put one behind the other, to be copied by one system call.
-struct Gathered {
+struct CopyBatch {
     staged: UserMemory,
     parts: [libc::iovec; 2 * TOGETHER],
     parts_count: usize,
@@ -93,14 +93,14 @@ struct Gathered {
     count: usize,
 }
 
-impl Gathered {
+impl CopyBatch {
     /// As many as there is room for, into `memory` of that length.
     #[inline]
     fn new(
         pieces: &[(UserMemory, UserMemory)],
         memory: impl Fn(usize) -> UserMemory,
         room: usize,
-    ) -> Gathered {
+    ) -> CopyBatch {
         let (mut ends, mut count, mut length) = ([0; TOGETHER], 0, 0);
         for ((ours, program), end) in pieces.iter().zip(&mut ends) {
             let size = ours.len().min(program.len());
@@ -125,7 +125,7 @@ impl Gathered {
             }
             begin = *end;
         }
-        Gathered { staged, parts, parts_count, ends, count }
+        CopyBatch { staged, parts, parts_count, ends, count }
     }
 
     fn parts(&self) -> &[libc::iovec] {
@@ -160,7 +160,7 @@ enum CopyDirection {
 
 /// What the kernel made of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Made {
+enum CopyOutcome {
     All,
     /// One of the two sides cannot be reached.
     Fault,
@@ -182,23 +182,23 @@ fn copy(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bool {
     }
     if !IS_REFUSED.load(Ordering::Relaxed) {
         let direct = match IS_UNPINNABLE.load(Ordering::Relaxed) {
-            true => Made::Fault,
+            true => CopyOutcome::Fault,
             false => by_kernel(way, ours, program),
         };
         let made = match direct {
-            Made::Fault => piecewise(way, ours, program),
+            CopyOutcome::Fault => piecewise(way, ours, program),
             made => made,
         };
         match made {
-            Made::All => {
+            CopyOutcome::All => {
                 // The program's side is sound, so it was ours.
-                if direct == Made::Fault {
+                if direct == CopyOutcome::Fault {
                     IS_UNPINNABLE.store(true, Ordering::Relaxed);
                 }
                 return true;
             }
-            Made::Fault => return false,
-            Made::Refused => IS_REFUSED.store(true, Ordering::Relaxed),
+            CopyOutcome::Fault => return false,
+            CopyOutcome::Refused => IS_REFUSED.store(true, Ordering::Relaxed),
         }
     }
     after_a_look(way, ours, program)
@@ -206,7 +206,7 @@ fn copy(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bool {
 
 /// By way of memory of ours that can be pinned.
 #[cold]
-fn piecewise(way: CopyDirection, ours: UserMemory, program: UserMemory) -> Made {
+fn piecewise(way: CopyDirection, ours: UserMemory, program: UserMemory) -> CopyOutcome {
     let mut bytes = [0; PIECE];
     let mut done = 0;
     while done < program.len() {
@@ -216,7 +216,7 @@ fn piecewise(way: CopyDirection, ours: UserMemory, program: UserMemory) -> Made 
             ours.read(piece);
         }
         match UserMemory::lend_mut(piece, |piece| by_kernel(way, piece, program)) {
-            Made::All => {}
+            CopyOutcome::All => {}
             other => return other,
         }
         if way == CopyDirection::Fetch {
@@ -224,14 +224,14 @@ fn piecewise(way: CopyDirection, ours: UserMemory, program: UserMemory) -> Made 
         }
         done += program.len();
     }
-    Made::All
+    CopyOutcome::All
 }
 
 #[cold]
 fn after_a_look(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bool {
     let needs = match way {
-        CopyDirection::Place => Needs::Writing,
-        CopyDirection::Fetch => Needs::Reading,
+        CopyDirection::Place => NeededAccess::Writing,
+        CopyDirection::Fetch => NeededAccess::Reading,
     };
     if !memory_probe::is_usable_throughout(program.address(), program.len(), needs) {
         return false;
@@ -243,11 +243,11 @@ fn after_a_look(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bo
     true
 }
 
-fn by_kernel(way: CopyDirection, ours: UserMemory, program: UserMemory) -> Made {
+fn by_kernel(way: CopyDirection, ours: UserMemory, program: UserMemory) -> CopyOutcome {
     match transfer(way, &ending_last(program).map(vector), ours) {
-        Ok(count) if count == program.len() => Made::All,
-        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Made::Refused,
-        _ => Made::Fault,
+        Ok(count) if count == program.len() => CopyOutcome::All,
+        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => CopyOutcome::Refused,
+        _ => CopyOutcome::Fault,
     }
 }
 
@@ -296,13 +296,13 @@ fn transfer(way: CopyDirection, program: &[libc::iovec], ours: UserMemory) -> Re
 /// The page that a child of `fork` finds wiped, however it was made: by a stale number it would
 /// reach its parent.
 #[repr(C, align(4096))]
-struct Wiped {
+struct WipeOnFork {
     /// The process; 0: not looked up since it began.
     process: AtomicI32,
     rest: [u8; PAGE - 4],
 }
 
-static HERE: Wiped = Wiped { process: AtomicI32::new(0), rest: [0; PAGE - 4] };
+static HERE: WipeOnFork = WipeOnFork { process: AtomicI32::new(0), rest: [0; PAGE - 4] };
 
 fn this_process() -> i32 {
     match HERE.process.load(Ordering::Relaxed) {
@@ -414,7 +414,7 @@ mod tests {
         let address = pages();
         let all: Vec<u8> = (0..2 * PAGE).map(|at| (at % 251) as u8).collect();
         type Copy = fn(CopyDirection, UserMemory, UserMemory) -> bool;
-        let pieces: Copy = |way, ours, program| piecewise(way, ours, program) == Made::All;
+        let pieces: Copy = |way, ours, program| piecewise(way, ours, program) == CopyOutcome::All;
         for by in [copy as Copy, pieces, after_a_look, first_way] {
             for (from, length) in [(0, 1), (3, 8), (5, 9), (17, PAGE), (0, 2 * PAGE), (1, 8000)] {
                 let program = at(address + from, length);

@@ -22,14 +22,14 @@ pub const ARGUMENT: &str = "--helper";
 
 /// How helpers are started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Helpers {
+pub enum HelperStart {
     /// As processes: this program, which does what [`socket_of_helper`] says.
     Program(PathBuf),
     /// As threads of this process, for programs that have no such argument (tests).
     Threads,
 }
 
-impl Helpers {
+impl HelperStart {
     /// Starts the helper `name`. As a thread it runs `serve` with its socket.
     ///
     /// Call it from a thread that lives as long as the helper shall: a helper process is killed
@@ -40,7 +40,7 @@ impl Helpers {
     pub fn start(&self, name: &'static str, serve: fn(OwnedFd)) -> io::Result<Helper> {
         let (ours, theirs) = seqpacket::pair()?;
         let life = match self {
-            Helpers::Program(path) => {
+            HelperStart::Program(path) => {
                 // Ours are close-on-exec from birth; our starter may have left us others.
                 fd_inheritance::nothing_but_standard()?;
                 let process = Command::new(path)
@@ -55,11 +55,11 @@ impl Helpers {
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())
                     .spawn()?;
-                Life::Process(process)
+                HelperHandle::Process(process)
             }
-            Helpers::Threads => {
+            HelperStart::Threads => {
                 let thread = std::thread::Builder::new().name(name.into());
-                Life::Thread(thread.spawn(move || serve(theirs))?)
+                HelperHandle::Thread(thread.spawn(move || serve(theirs))?)
             }
         };
         Ok(Helper { socket: ours, life })
@@ -67,7 +67,7 @@ impl Helpers {
 }
 
 #[derive(Debug)]
-enum Life {
+enum HelperHandle {
     Process(std::process::Child),
     Thread(JoinHandle<()>),
 }
@@ -76,7 +76,7 @@ enum Life {
 #[derive(Debug)]
 pub struct Helper {
     socket: OwnedFd,
-    life: Life,
+    life: HelperHandle,
 }
 
 impl Helper {
@@ -90,18 +90,18 @@ impl Helper {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         match &self.life {
-            Life::Process(process) => Some(process.id()),
-            Life::Thread(_) => None,
+            HelperHandle::Process(process) => Some(process.id()),
+            HelperHandle::Thread(_) => None,
         }
     }
 
     /// Asks the kernel to end it, which may never happen. A thread finds its socket closed.
     pub fn kill(&mut self) {
         match &mut self.life {
-            Life::Process(process) => {
+            HelperHandle::Process(process) => {
                 let _ = process.kill();
             }
-            Life::Thread(_) => {
+            HelperHandle::Thread(_) => {
                 let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
             }
         }
@@ -110,8 +110,8 @@ impl Helper {
     /// True once it is no more; it is reaped then. Never waits.
     pub fn has_ended(&mut self) -> bool {
         match &mut self.life {
-            Life::Process(process) => !matches!(process.try_wait(), Ok(None)),
-            Life::Thread(thread) => thread.is_finished(),
+            HelperHandle::Process(process) => !matches!(process.try_wait(), Ok(None)),
+            HelperHandle::Thread(thread) => thread.is_finished(),
         }
     }
 }
@@ -153,7 +153,7 @@ mod tests {
     fn echo(socket: OwnedFd) {
         let mut buffer = [0; 16];
         while let Ok((length @ 1.., _)) =
-            seqpacket::receive(socket.as_fd(), &mut buffer, seqpacket::Mode::Blocking)
+            seqpacket::receive(socket.as_fd(), &mut buffer, seqpacket::BlockingMode::Blocking)
         {
             let _ = seqpacket::send(socket.as_fd(), &buffer[..length], &[]);
         }
@@ -172,11 +172,13 @@ mod tests {
 
     #[test]
     fn a_thread_serves_and_ends_with_its_socket() {
-        let mut helper = Helpers::Threads.start("echo", echo).unwrap();
+        let mut helper = HelperStart::Threads.start("echo", echo).unwrap();
         seqpacket::send(helper.socket(), b"hello", &[]).unwrap();
         let mut buffer = [0; 16];
         assert_eq!(
-            seqpacket::receive(helper.socket(), &mut buffer, seqpacket::Mode::Blocking).unwrap().0,
+            seqpacket::receive(helper.socket(), &mut buffer, seqpacket::BlockingMode::Blocking)
+                .unwrap()
+                .0,
             5
         );
         assert!(!helper.has_ended() && helper.pid().is_none());
@@ -195,7 +197,7 @@ mod tests {
             .unwrap();
         let open = std::fs::File::open("/dev/null").unwrap();
         rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty()).unwrap();
-        let mut helper = Helpers::Program(shell.clone()).start("x", echo).unwrap();
+        let mut helper = HelperStart::Program(shell.clone()).start("x", echo).unwrap();
         let begun = Instant::now();
         let text = loop {
             let text = std::fs::read_to_string(&list).unwrap_or_default();

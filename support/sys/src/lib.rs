@@ -69,13 +69,13 @@ pub mod user_daemon;
 pub mod users_and_groups;
 
 pub use adjacent_extents::SideBySide;
-pub use doorbell_listener::Listener;
-pub use doorbell_sleeper::Sleeper;
+pub use doorbell_listener::DoorbellListener;
+pub use doorbell_sleeper::DoorbellSleeper;
 pub use epoll::Poller;
 pub use eventfd::EventFd;
 pub use extent::Extent;
 pub use extent_error::VerifyError;
 pub use mapping::{Access, Mapping};
-pub use process_liveness::Life;
+pub use process_liveness::ProcessLiveness;
 pub use timer::Timer;
 pub use unpoisoned_lock::{lock, try_lock};

@@ -31,7 +31,7 @@ const ENTRIES_MAX: usize = 4096;
 
 /// How far an address reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum AddressScope {
     /// Beyond the link (including private ranges).
     Global,
     /// This link only.
@@ -48,7 +48,7 @@ pub struct Address {
     /// Index of its interface.
     pub interface: u32,
     /// How far it reaches.
-    pub scope: Scope,
+    pub scope: AddressScope,
     /// The interface is administratively up.
     pub is_up: bool,
     /// The interface is a loopback.
@@ -195,13 +195,13 @@ pub(crate) fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<
     }
     let link = links.get(&interface).copied().unwrap_or_default();
     let scope = match scope {
-        253 => Scope::Link,
-        254 | 255 => Scope::Host,
-        _ => Scope::Global,
+        253 => AddressScope::Link,
+        254 | 255 => AddressScope::Host,
+        _ => AddressScope::Global,
     };
     // A link-local address is listed from the first moment, as RNICs have it: what a program takes
     // for its name is to be that of the next one, too.
-    let tentative = flags & IFA_F_TENTATIVE != 0 && scope != Scope::Link;
+    let tentative = flags & IFA_F_TENTATIVE != 0 && scope != AddressScope::Link;
     if tentative || flags & IFA_F_DADFAILED != 0 {
         return None;
     }
@@ -224,7 +224,7 @@ mod tests {
     fn the_loopback_address_is_listed() {
         let found = list().unwrap();
         let home = found.iter().find(|a| a.ip == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        assert_eq!((home.scope, home.is_loopback, home.is_up), (Scope::Host, true, true));
+        assert_eq!((home.scope, home.is_loopback, home.is_up), (AddressScope::Host, true, true));
         let file = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
         assert_eq!(home.mtu.to_string(), file.trim());
     }
@@ -241,7 +241,10 @@ mod tests {
         let found = parse_address(&body, &links).unwrap();
         assert_eq!(found.ip, IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)));
         assert!(
-            found.is_up && !found.is_loopback && found.scope == Scope::Global && found.mtu == 1500
+            found.is_up
+                && !found.is_loopback
+                && found.scope == AddressScope::Global
+                && found.mtu == 1500
         );
         for end in 0..body.len() {
             assert_eq!(parse_address(&body[..end], &links), None);
@@ -252,7 +255,7 @@ mod tests {
         body[2] = 0x40; // tentative
         assert_eq!(parse_address(&body, &links), None);
         body[3] = 253; // on the link only
-        assert_eq!(parse_address(&body, &links).unwrap().scope, Scope::Link);
+        assert_eq!(parse_address(&body, &links).unwrap().scope, AddressScope::Link);
         body[2] = 0x08; // somebody else has it
         assert_eq!(parse_address(&body, &links), None);
     }

@@ -18,16 +18,16 @@ pub const SOURCES: usize = 256;
 
 /// What is left of a budget that fills again.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct TokenBucket {
     left: u32,
     most: u32,
     every: u64,
     filled: u64,
 }
 
-impl Bucket {
-    fn full(most: u32, every: u64, now: u64) -> Bucket {
-        Bucket { left: most, most, every, filled: now }
+impl TokenBucket {
+    fn full(most: u32, every: u64, now: u64) -> TokenBucket {
+        TokenBucket { left: most, most, every, filled: now }
     }
 
     fn fill(&mut self, now: u64) {
@@ -45,17 +45,17 @@ impl Bucket {
 
 /// The budget of one log.
 #[derive(Debug)]
-pub struct Lines {
-    all: Bucket,
-    of: BTreeMap<String, Bucket>,
+pub struct LogBudget {
+    all: TokenBucket,
+    of: BTreeMap<String, TokenBucket>,
     left_out: u64,
 }
 
-impl Lines {
+impl LogBudget {
     /// Full, at this time.
     #[must_use]
-    pub fn new(now: u64) -> Lines {
-        Lines { all: Bucket::full(LINES, EVERY, now), of: BTreeMap::new(), left_out: 0 }
+    pub fn new(now: u64) -> LogBudget {
+        LogBudget { all: TokenBucket::full(LINES, EVERY, now), of: BTreeMap::new(), left_out: 0 }
     }
 
     /// Takes one line; `source`: its cause, if that is one of many. `None`: it is left out. Else
@@ -79,13 +79,13 @@ impl Lines {
         Some(std::mem::take(&mut self.left_out))
     }
 
-    fn of_one(&mut self, source: &str, now: u64) -> Option<&mut Bucket> {
+    fn of_one(&mut self, source: &str, now: u64) -> Option<&mut TokenBucket> {
         if !self.of.contains_key(source) {
             if self.of.len() >= SOURCES {
                 self.of.retain(|_, bucket| !bucket.is_full(now));
             }
             if self.of.len() < SOURCES {
-                let full = Bucket::full(LINES_OF_ONE, EVERY_OF_ONE, now);
+                let full = TokenBucket::full(LINES_OF_ONE, EVERY_OF_ONE, now);
                 self.of.insert(source.to_owned(), full);
             }
         }
@@ -100,13 +100,13 @@ mod tests {
     use super::*;
 
     /// How many of so many lines at this time are written.
-    fn written(lines: &mut Lines, source: Option<&str>, count: u32, now: u64) -> usize {
+    fn written(lines: &mut LogBudget, source: Option<&str>, count: u32, now: u64) -> usize {
         (0..count).filter(|_| lines.take(source, now).is_some()).count()
     }
 
     #[test]
     fn one_source_leaves_the_log_to_others() {
-        let mut lines = Lines::new(0);
+        let mut lines = LogBudget::new(0);
         assert_eq!(written(&mut lines, Some("m1"), 100_000, 0), LINES_OF_ONE as usize);
         assert_eq!(lines.take(Some("m2"), 0), Some(100_000 - u64::from(LINES_OF_ONE)));
         assert_eq!(lines.take(None, 0), Some(0));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_day_of_lies_is_a_bounded_log() {
-        let mut lines = Lines::new(0);
+        let mut lines = LogBudget::new(0);
         let day = 86_400_u32;
         let names: Vec<_> = (0..2 * SOURCES).map(|name| name.to_string()).collect();
         let mut all = 0;

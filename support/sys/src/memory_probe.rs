@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
 
-use crate::page_protection::{self, Needs};
+use crate::page_protection::{self, NeededAccess};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -26,21 +26,21 @@ pub fn is_mapped(address: usize, length: usize) -> bool {
 }
 
 /// What looks at one page.
-fn look(needs: Needs) -> fn(usize) -> bool {
+fn look(needs: NeededAccess) -> fn(usize) -> bool {
     match needs {
-        Needs::Reading => is_readable,
-        Needs::Writing => is_writable,
+        NeededAccess::Reading => is_readable,
+        NeededAccess::Writing => is_writable,
     }
 }
 
 /// Whether every page of a range, which is not empty, may be read, or written. Brings them in.
 #[must_use]
-pub fn is_usable_throughout(address: usize, length: usize, needs: Needs) -> bool {
+pub fn is_usable_throughout(address: usize, length: usize, needs: NeededAccess) -> bool {
     let start = address & !(PAGE - 1);
     let Some(end) = (address + length).checked_next_multiple_of(PAGE) else { return false };
     let advice = match needs {
-        Needs::Writing => Advice::LinuxPopulateWrite,
-        Needs::Reading => Advice::LinuxPopulateRead,
+        NeededAccess::Writing => Advice::LinuxPopulateWrite,
+        NeededAccess::Reading => Advice::LinuxPopulateRead,
     };
     // SAFETY: reads pages of the program, or writes them as they are; what it may not, it reports.
     match unsafe { madvise(start as *mut c_void, end - start, advice) } {
@@ -57,7 +57,7 @@ pub fn is_usable_throughout(address: usize, length: usize, needs: Needs) -> bool
 /// between the first and the last, it is enough that they are mapped. Touches no more than two of
 /// them. The range is not empty.
 #[must_use]
-pub fn is_usable(address: usize, length: usize, needs: Needs) -> bool {
+pub fn is_usable(address: usize, length: usize, needs: NeededAccess) -> bool {
     let kind = look(needs);
     let last = address + length - 1;
     let pages = last / PAGE - address / PAGE + 1;
@@ -134,48 +134,54 @@ mod tests {
             let begin = at as usize;
             at.cast::<u32>().write(77);
             assert!(
-                is_usable(begin, 3 * PAGE, Needs::Writing)
-                    && is_usable(begin + 1, 1, Needs::Reading)
+                is_usable(begin, 3 * PAGE, NeededAccess::Writing)
+                    && is_usable(begin + 1, 1, NeededAccess::Reading)
             );
             assert_eq!(at.cast::<u32>().read(), 77);
             let last = at.byte_add(2 * PAGE);
             mprotect(last, PAGE, MprotectFlags::READ).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Needs::Writing)
-                    && is_usable(begin, 3 * PAGE, Needs::Reading)
+                !is_usable(begin, 3 * PAGE, NeededAccess::Writing)
+                    && is_usable(begin, 3 * PAGE, NeededAccess::Reading)
             );
             let all = is_usable_throughout;
             assert!(
-                !all(begin, 3 * PAGE, Needs::Writing)
-                    && all(begin + 1, 3 * PAGE - 1, Needs::Reading)
+                !all(begin, 3 * PAGE, NeededAccess::Writing)
+                    && all(begin + 1, 3 * PAGE - 1, NeededAccess::Reading)
             );
             assert!(
-                all(begin, 2 * PAGE, Needs::Writing)
-                    && !all(begin + 2 * PAGE - 1, 2, Needs::Writing)
+                all(begin, 2 * PAGE, NeededAccess::Writing)
+                    && !all(begin + 2 * PAGE - 1, 2, NeededAccess::Writing)
             );
             mprotect(last, PAGE, MprotectFlags::empty()).unwrap();
-            assert!(!all(begin, 3 * PAGE, Needs::Reading) && all(begin, 2 * PAGE, Needs::Reading));
+            assert!(
+                !all(begin, 3 * PAGE, NeededAccess::Reading)
+                    && all(begin, 2 * PAGE, NeededAccess::Reading)
+            );
             assert_eq!(at.cast::<u32>().read(), 77);
             assert!(
-                !is_usable(begin, 3 * PAGE, Needs::Reading)
-                    && is_usable(begin, 2 * PAGE, Needs::Writing)
+                !is_usable(begin, 3 * PAGE, NeededAccess::Reading)
+                    && is_usable(begin, 2 * PAGE, NeededAccess::Writing)
             );
             mprotect(last, PAGE, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
             let middle = at.byte_add(PAGE);
             mprotect(middle, PAGE, MprotectFlags::READ).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Needs::Writing)
-                    && is_usable(begin, 3 * PAGE, Needs::Reading)
+                !is_usable(begin, 3 * PAGE, NeededAccess::Writing)
+                    && is_usable(begin, 3 * PAGE, NeededAccess::Reading)
             );
             mprotect(middle, PAGE, MprotectFlags::empty()).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Needs::Reading)
-                    && is_usable(begin, PAGE, Needs::Writing)
+                !is_usable(begin, 3 * PAGE, NeededAccess::Reading)
+                    && is_usable(begin, PAGE, NeededAccess::Writing)
             );
             munmap(middle, PAGE).unwrap();
-            assert!(!is_usable(begin, 3 * PAGE, Needs::Reading));
-            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, Needs::Writing));
-            assert!(!all(begin, 2 * PAGE, Needs::Reading) && all(begin, PAGE, Needs::Writing));
+            assert!(!is_usable(begin, 3 * PAGE, NeededAccess::Reading));
+            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, NeededAccess::Writing));
+            assert!(
+                !all(begin, 2 * PAGE, NeededAccess::Reading)
+                    && all(begin, PAGE, NeededAccess::Writing)
+            );
             munmap(at, PAGE).unwrap();
             munmap(last, PAGE).unwrap();
         }

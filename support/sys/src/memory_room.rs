@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::read;
 
 /// How a version of cgroups tells of memory.
-struct Version {
+struct CgroupVersion {
     folder: &'static str,
     limits: &'static [&'static str],
     used: &'static str,
@@ -18,14 +18,14 @@ struct Version {
     cached: [&'static [u8]; 2],
 }
 
-const FIRST: Version = Version {
+const FIRST: CgroupVersion = CgroupVersion {
     folder: "sys/fs/cgroup/memory",
     limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
     cached: [b"total_inactive_file ", b"total_active_file "],
 };
 
-const SECOND: Version = Version {
+const SECOND: CgroupVersion = CgroupVersion {
     folder: "sys/fs/cgroup",
     limits: &["memory.max", "memory.high"],
     used: "memory.current",
@@ -64,7 +64,7 @@ fn below(root: &str) -> u64 {
 }
 
 /// What a line of `/proc/self/cgroup` says of memory: `hierarchy:controllers:path`.
-fn membership(line: &[u8]) -> Option<(&'static Version, &str)> {
+fn membership(line: &[u8]) -> Option<(&'static CgroupVersion, &str)> {
     let mut parts = core::str::from_utf8(line).ok()?.splitn(3, ':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     if controllers.split(',').any(|name| name == "memory") {
@@ -81,7 +81,7 @@ fn groups(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `None`: there is no such cgroup, or it has no limit.
-fn room_in(group: &str, version: &Version) -> Option<u64> {
+fn room_in(group: &str, version: &CgroupVersion) -> Option<u64> {
     let limits = version.limits.iter();
     let limit = limits.filter_map(|limit| fields(&format!("{group}/{limit}"), &[b""])).min()?;
     let used = fields(&format!("{group}/{}", version.used), &[b""])?;

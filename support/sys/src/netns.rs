@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Identity of a network namespace: equal for two processes exactly when they share it. Valid while
 /// the namespace is open somewhere ([`Namespace`] keeps it open).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Identity {
+pub struct NetnsIdentity {
     /// Device number of the namespace file system.
     pub device: u64,
     /// Inode number in it.
@@ -20,14 +20,14 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Namespace {
     file: OwnedFd,
-    identity: Identity,
+    identity: NetnsIdentity,
 }
 
 impl Namespace {
     fn open(path: &str) -> io::Result<Namespace> {
         let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let status = fstat(&file)?;
-        let identity = Identity { device: status.st_dev, inode: status.st_ino };
+        let identity = NetnsIdentity { device: status.st_dev, inode: status.st_ino };
         Ok(Namespace { file, identity })
     }
 
@@ -62,13 +62,13 @@ impl Namespace {
     /// What `fstat` says.
     pub fn received(file: OwnedFd) -> io::Result<Namespace> {
         let status = fstat(&file)?;
-        let identity = Identity { device: status.st_dev, inode: status.st_ino };
+        let identity = NetnsIdentity { device: status.st_dev, inode: status.st_ino };
         Ok(Namespace { file, identity })
     }
 
     /// What tells it from other namespaces for as long as it lives, and no longer.
     #[must_use]
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> NetnsIdentity {
         self.identity
     }
 

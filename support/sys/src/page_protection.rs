@@ -14,7 +14,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 /// What a page must allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
+pub enum NeededAccess {
     /// That it is read.
     Reading,
     /// That it is written.
@@ -23,7 +23,7 @@ pub enum Needs {
 
 /// Whether every page from `start` on that lies before `end` is mapped and allows it. `None`: not
 /// known.
-pub fn allows(start: usize, end: usize, needs: Needs) -> Option<bool> {
+pub fn allows(start: usize, end: usize, needs: NeededAccess) -> Option<bool> {
     let file = proc_maps::open_read(c"/proc/self/maps").ok()?;
     match asked(file.as_fd(), start, end, needs) {
         Ok(allowed) => Some(allowed),
@@ -34,7 +34,7 @@ pub fn allows(start: usize, end: usize, needs: Needs) -> Option<bool> {
 /// `struct procmap_query` of `<linux/fs.h>`.
 #[repr(C)]
 #[derive(Default)]
-struct Query {
+struct ProcmapQuery {
     size: u64,
     flags: u64,
     address: u64,
@@ -52,24 +52,29 @@ struct Query {
     build_id: u64,
 }
 
-const QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
+const QUERY: Opcode = opcode::read_write::<ProcmapQuery>(b'f', 17);
 /// Only a mapping that may be read, or written, is found.
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
 /// Mapping by mapping.
-fn asked(file: BorrowedFd<'_>, start: usize, end: usize, needs: Needs) -> Result<bool, Errno> {
+fn asked(
+    file: BorrowedFd<'_>,
+    start: usize,
+    end: usize,
+    needs: NeededAccess,
+) -> Result<bool, Errno> {
     let flags = match needs {
-        Needs::Reading => READABLE,
-        Needs::Writing => WRITABLE,
+        NeededAccess::Reading => READABLE,
+        NeededAccess::Writing => WRITABLE,
     };
     let mut at = start;
     while at < end {
-        let size = size_of::<Query>() as u64;
-        let mut query = Query { size, flags, address: at as u64, ..Query::default() };
+        let size = size_of::<ProcmapQuery>() as u64;
+        let mut query = ProcmapQuery { size, flags, address: at as u64, ..ProcmapQuery::default() };
         // SAFETY: the ioctl takes and fills such a struct, whose name and build id are not asked
         // for.
-        let update = unsafe { Updater::<QUERY, Query>::new(&mut query) };
+        let update = unsafe { Updater::<QUERY, ProcmapQuery>::new(&mut query) };
         // SAFETY: it looks at mappings, and changes nothing.
         match unsafe { ioctl(file, update) } {
             Ok(()) => {}
@@ -88,15 +93,15 @@ fn asked(file: BorrowedFd<'_>, start: usize, end: usize, needs: Needs) -> Result
 }
 
 /// By the list of all.
-fn listed(start: usize, end: usize, needs: Needs) -> Result<bool, Errno> {
+fn listed(start: usize, end: usize, needs: NeededAccess) -> Result<bool, Errno> {
     let mut at = start;
     proc_maps::for_each(|mapping| {
         if mapping.end <= at {
             return ControlFlow::Continue(());
         }
         let allows = match needs {
-            Needs::Reading => mapping.may_read,
-            Needs::Writing => mapping.may_write,
+            NeededAccess::Reading => mapping.may_read,
+            NeededAccess::Writing => mapping.may_write,
         };
         if mapping.start > at || !allows {
             return ControlFlow::Break(());
@@ -116,7 +121,7 @@ mod tests {
     const PAGE: usize = 4096;
 
     /// What both ways say of some pages, the same.
-    fn said(begin: usize, pages: core::ops::Range<usize>, needs: Needs) -> bool {
+    fn said(begin: usize, pages: core::ops::Range<usize>, needs: NeededAccess) -> bool {
         let (start, end) = (begin + pages.start * PAGE, begin + pages.end * PAGE);
         let found = listed(start, end, needs).unwrap();
         let file = proc_maps::open_read(c"/proc/self/maps").unwrap();
@@ -130,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_lies_in_the_middle_counts() {
-        use Needs::{Reading, Writing};
+        use NeededAccess::{Reading, Writing};
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: memory of our own that nothing touches.
         unsafe {

@@ -40,7 +40,7 @@ pub const FILES: u32 = 4;
 const OFFSET: u64 = 1 << 50;
 
 /// The file, for as long as the process lives.
-struct Staging {
+struct StagingFile {
     file: OwnedFd,
     slots: Window,
     number: u64,
@@ -51,7 +51,7 @@ struct Staging {
 /// What a forked child finds wiped.
 #[repr(C, align(4096))]
 struct State {
-    staging: AtomicPtr<Staging>,
+    staging: AtomicPtr<StagingFile>,
     /// Files that were begun.
     made: AtomicU32,
     rest: [u8; PAGE - 16],
@@ -64,13 +64,13 @@ static STATE: State = State {
 };
 
 /// A slot that is ours until this is dropped.
-pub(crate) struct Slot {
-    staging: &'static Staging,
+pub(crate) struct StagingSlot {
+    staging: &'static StagingFile,
     index: usize,
 }
 
 /// A slot. None: all are taken, or there is no file.
-pub(crate) fn slot() -> Option<Slot> {
+pub(crate) fn slot() -> Option<StagingSlot> {
     let staging = match STATE.staging.load(Ordering::Acquire) {
         staging if staging.is_null() => make()?,
         // SAFETY: it was leaked by `make`.
@@ -84,13 +84,13 @@ pub(crate) fn slot() -> Option<Slot> {
         }
         let before = staging.taken.fetch_or(1 << index, Ordering::Acquire);
         if before & 1 << index == 0 {
-            return Some(Slot { staging, index });
+            return Some(StagingSlot { staging, index });
         }
         taken = before;
     }
 }
 
-impl Slot {
+impl StagingSlot {
     /// Memory for as many bytes as are to be copied, [`BYTES`] at most.
     pub(crate) fn memory(&self, length: usize) -> UserMemory {
         let length = length.min(BYTES);
@@ -138,7 +138,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for StagingSlot {
     fn drop(&mut self) {
         self.staging.taken.fetch_and(!(1 << self.index), Ordering::Release);
     }
@@ -146,7 +146,7 @@ impl Drop for Slot {
 
 /// Makes the file. None: there is none to be had, or there were enough of them.
 #[cold]
-fn make() -> Option<&'static Staging> {
+fn make() -> Option<&'static StagingFile> {
     let made = STATE.made.load(Ordering::Relaxed);
     if made >= FILES {
         return None;
@@ -171,7 +171,7 @@ fn make() -> Option<&'static Staging> {
     }
     let slots = Extent::new(&file, OFFSET, length).map(Access::ReadWrite).ok()?;
     let (number, taken) = (random::number(), AtomicU32::new(0));
-    let staging = Box::leak(Box::new(Staging { file, slots, number, taken }));
+    let staging = Box::leak(Box::new(StagingFile { file, slots, number, taken }));
     STATE.staging.store(core::ptr::from_mut(staging), Ordering::Release);
     Some(staging)
 }
@@ -267,7 +267,7 @@ mod tests {
     fn slots_are_taken_once_and_given_back() {
         let _used = lock(&SLOTS_USED);
         // Tests of other modules have some at times.
-        let slots: Vec<Slot> = std::iter::from_fn(slot).collect();
+        let slots: Vec<StagingSlot> = std::iter::from_fn(slot).collect();
         assert!(slots.len() <= SLOTS);
         let mut indexes: Vec<usize> = slots.iter().map(|slot| slot.index).collect();
         indexes.sort_unstable();

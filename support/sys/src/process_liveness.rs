@@ -6,9 +6,9 @@
 //! the thread it stores `FUTEX_OWNER_DIED`. It does so before it lets go of the thread's memory and
 //! descriptors, so before it can be seen that the process has ended.
 //!
-//! One thread that lives as long as the process does has a [`Life`] for that, in the place of the
-//! list that the C library gave it. That one is for robust mutexes, of which such a thread must not
-//! hold any.
+//! One thread that lives as long as the process does has a [`ProcessLiveness`] for that, in the
+//! place of the list that the C library gave it. That one is for robust mutexes, of which such a
+//! thread must not hold any.
 //!
 //! A word lies where the other process may write: it can make that say anything, and no other
 //! process reads it. The *list* does not: the entry for each word is in memory of our own. The
@@ -42,7 +42,7 @@ const HEAD_BYTES: usize = 24;
 const _: () = assert!(size_of::<usize>() == 8, "entries are words");
 
 /// What a thread tells of its end, and with it of the process's.
-pub struct Life {
+pub struct ProcessLiveness {
     head: Window,
     /// Bytes of each piece of shared memory.
     bytes: usize,
@@ -77,28 +77,28 @@ impl Entry {
 }
 
 /// The thread whose end is told; it ends there.
-pub struct Living<'a> {
-    life: &'a Life,
+pub struct LivenessThread<'a> {
+    life: &'a ProcessLiveness,
     /// The list it had before.
     before: usize,
     _of_this_thread: PhantomData<*const ()>,
 }
 
-impl Life {
+impl ProcessLiveness {
     /// Without a thread yet; tells in pieces of memory of so many bytes.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(bytes: usize) -> io::Result<Life> {
+    pub fn new(bytes: usize) -> io::Result<ProcessLiveness> {
         let head = mapped_window::over(Mapping::own(crate::clock::page_bytes())?, ());
         head.store(FIRST, head.address() as u64, Ordering::Relaxed);
         head.store(DISTANCE, bytes as u64, Ordering::Relaxed);
-        Ok(Life { head, bytes, thread: AtomicU32::new(0), told: Mutex::default() })
+        Ok(ProcessLiveness { head, bytes, thread: AtomicU32::new(0), told: Mutex::default() })
     }
 
     /// It is this thread's from now on. `None`: it is another's, or the kernel would not go through
     /// the list; then nothing is told.
-    pub fn begin(&self) -> Option<Living<'_>> {
+    pub fn begin(&self) -> Option<LivenessThread<'_>> {
         let (mut before, mut length) = (0usize, 0usize);
         // SAFETY: writes two words that live long enough.
         let had = unsafe {
@@ -108,8 +108,8 @@ impl Life {
             return None;
         }
         // SAFETY: the kernel reads the list when the thread ends. It is whole at any time, and
-        // there for as long as the thread has it, since `Living` borrows it and gives the old one
-        // back. The kernel writes only to words that hold the thread's number.
+        // there for as long as the thread has it, since `LivenessThread` borrows it and gives the
+        // old one back. The kernel writes only to words that hold the thread's number.
         let set =
             unsafe { libc::syscall(libc::SYS_set_robust_list, self.head.address(), HEAD_BYTES) };
         if set != 0 {
@@ -117,7 +117,7 @@ impl Life {
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         self.thread.store(thread, Ordering::Relaxed);
-        Some(Living { life: self, before, _of_this_thread: PhantomData })
+        Some(LivenessThread { life: self, before, _of_this_thread: PhantomData })
     }
 
     /// From now on the low half of the word at `offset` of this memory names the thread, until that
@@ -162,7 +162,7 @@ impl Life {
     }
 }
 
-impl Drop for Living<'_> {
+impl Drop for LivenessThread<'_> {
     fn drop(&mut self) {
         // SAFETY: what the thread had before, which its library keeps for as long as it lives.
         unsafe { libc::syscall(libc::SYS_set_robust_list, self.before, HEAD_BYTES) };
@@ -203,7 +203,7 @@ mod tests {
 
     /// A thread that begins, does this and ends without having said so. It is over for the kernel,
     /// too, when it was joined.
-    fn ends_after(life: &'static Life, act: impl FnOnce() + Send) {
+    fn ends_after(life: &'static ProcessLiveness, act: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let ends = scope.spawn(|| {
                 std::mem::forget(life.begin().unwrap());
@@ -213,8 +213,8 @@ mod tests {
         });
     }
 
-    fn life() -> &'static Life {
-        Box::leak(Box::new(Life::new(BYTES).unwrap()))
+    fn life() -> &'static ProcessLiveness {
+        Box::leak(Box::new(ProcessLiveness::new(BYTES).unwrap()))
     }
 
     #[test]

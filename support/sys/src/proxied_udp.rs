@@ -7,7 +7,7 @@
 //! still to be read, and its reader looks as well; or where the kernel has no memory.
 
 use crate::seqpacket;
-use crate::unsolicited_fds::{self, Plain};
+use crate::unsolicited_fds::{self, PlainMessage};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -20,14 +20,14 @@ pub const HEAD_BYTES: usize = 40;
 pub const PAYLOAD_MAX: usize = 4352;
 /// Bytes of the longest message.
 pub const MESSAGE_MAX: usize = HEAD_BYTES + PAYLOAD_MAX;
-/// Messages that [`Carried::forget`] takes at most: more than a queue has room for as a rule.
+/// Messages that [`ProxiedSocket::forget`] takes at most: more than a queue has room for as a rule.
 const FORGOTTEN_MAX: usize = 1024;
 /// What rings: one byte, shorter than the head of any datagram.
 const WORD: [u8; 1] = [1];
 
 /// Where a datagram comes from and goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ProxiedHeader {
     /// The address at the machine's end; `None`: whichever its kernel takes.
     pub local: Option<IpAddr>,
     /// The address at the other end.
@@ -52,7 +52,7 @@ fn read(bytes: [u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
 }
 
-impl Head {
+impl ProxiedHeader {
     /// As it stands before the payload.
     #[must_use]
     pub fn written(&self) -> [u8; HEAD_BYTES] {
@@ -67,7 +67,7 @@ impl Head {
 
     /// Head and payload of a message, if it has them. Both addresses are of one IP version.
     #[must_use]
-    pub fn read(message: &[u8]) -> Option<(Head, &[u8])> {
+    pub fn read(message: &[u8]) -> Option<(ProxiedHeader, &[u8])> {
         let (head, payload) = message.split_first_chunk::<HEAD_BYTES>()?;
         let address = |at: usize| head[at..].first_chunk::<16>().copied();
         let local = address(0).filter(|bytes| *bytes != [0; 16]).map(read);
@@ -76,7 +76,7 @@ impl Head {
         let port = u16::from_le_bytes(*head[36..].first_chunk()?);
         let alike = local.is_none_or(|local| local.is_ipv4() == remote.is_ipv4());
         let right = alike && head[38] < 4 && head[39] == 0 && payload.len() <= PAYLOAD_MAX;
-        right.then_some((Head { local, remote, interface, port, ecn: head[38] }, payload))
+        right.then_some((ProxiedHeader { local, remote, interface, port, ecn: head[38] }, payload))
     }
 }
 
@@ -84,7 +84,7 @@ impl Head {
 pub type Closer = Box<dyn Fn(OwnedFd) + Send + Sync>;
 
 /// Our end of the socket by which datagrams go to the proxy, and come.
-pub struct Carried {
+pub struct ProxiedSocket {
     /// There until this is dropped.
     socket: Option<OwnedFd>,
     /// The other end, too, for the next proxy.
@@ -92,7 +92,7 @@ pub struct Carried {
     close: Closer,
 }
 
-impl fmt::Debug for Carried {
+impl fmt::Debug for ProxiedSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Carried").field("socket", &self.socket).finish_non_exhaustive()
     }
@@ -100,9 +100,9 @@ impl fmt::Debug for Carried {
 
 /// What has come.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Came<'a> {
+pub enum ProxiedMessage<'a> {
     /// A datagram: where it goes or comes from, and its bytes.
-    Datagram(Head, &'a [u8]),
+    Datagram(ProxiedHeader, &'a [u8]),
     /// Something was rung; or an invalid message, which says no less.
     Word,
     /// Nothing for now.
@@ -112,17 +112,17 @@ pub enum Came<'a> {
     Over,
 }
 
-impl Carried {
+impl ProxiedSocket {
     /// Both ends. `close`: is given our own when this is dropped, if descriptors of the proxy may
     /// be in it.
     ///
     /// # Errors
     /// `EMFILE` and the like.
-    pub(crate) fn new(close: Closer) -> io::Result<Carried> {
+    pub(crate) fn new(close: Closer) -> io::Result<ProxiedSocket> {
         let (socket, carriers_end) = seqpacket::pair()?;
         // Where the kernel cannot, they are seen when they come.
         let _ = unsolicited_fds::refuse(socket.as_fd());
-        Ok(Carried { socket: Some(socket), carriers_end, close })
+        Ok(ProxiedSocket { socket: Some(socket), carriers_end, close })
     }
 
     /// The end for the proxy.
@@ -141,16 +141,16 @@ impl Carried {
     pub fn forget(&self) {
         for _ in 0..FORGOTTEN_MAX {
             match unsolicited_fds::receive(self.socket(), &mut []) {
-                Ok(Plain::Message(_)) => {}
+                Ok(PlainMessage::Message(_)) => {}
                 // Longer than nothing.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {}
-                Ok(Plain::Descriptors) | Err(_) => return,
+                Ok(PlainMessage::Descriptors) | Err(_) => return,
             }
         }
     }
 
     /// Sends a datagram, or not.
-    pub fn send(&self, head: &Head, payload: &[u8]) {
+    pub fn send(&self, head: &ProxiedHeader, payload: &[u8]) {
         let mut message = [0; MESSAGE_MAX];
         let length = HEAD_BYTES + payload.len();
         if let Some(room) = message.get_mut(HEAD_BYTES..length) {
@@ -166,22 +166,27 @@ impl Carried {
     }
 
     /// The next message, into `buffer`; what is longer is lost.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8; MESSAGE_MAX]) -> Came<'a> {
+    pub fn receive<'a>(&self, buffer: &'a mut [u8; MESSAGE_MAX]) -> ProxiedMessage<'a> {
         let length = match unsolicited_fds::receive(self.socket(), buffer) {
-            Ok(Plain::Message(length)) if length > 0 => length,
-            Ok(Plain::Message(_) | Plain::Descriptors) => return Came::Over,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Came::Nothing,
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {
-                return Came::Word;
+            Ok(PlainMessage::Message(length)) if length > 0 => length,
+            Ok(PlainMessage::Message(_) | PlainMessage::Descriptors) => {
+                return ProxiedMessage::Over;
             }
-            Err(_) => return Came::Over,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return ProxiedMessage::Nothing;
+            }
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {
+                return ProxiedMessage::Word;
+            }
+            Err(_) => return ProxiedMessage::Over,
         };
         let message = buffer.get(..length).unwrap_or(&[]);
-        Head::read(message).map_or(Came::Word, |(head, bytes)| Came::Datagram(head, bytes))
+        ProxiedHeader::read(message)
+            .map_or(ProxiedMessage::Word, |(head, bytes)| ProxiedMessage::Datagram(head, bytes))
     }
 }
 
-impl Drop for Carried {
+impl Drop for ProxiedSocket {
     /// Not here: this may be the control thread, or a packet thread.
     fn drop(&mut self) {
         if let Some(socket) = self.socket.take().filter(|socket| !unsolicited_fds::is_spent(socket))
@@ -191,7 +196,7 @@ impl Drop for Carried {
     }
 }
 
-/// The same as [`Carried::say`], at the other end.
+/// The same as [`ProxiedSocket::say`], at the other end.
 pub fn say(socket: BorrowedFd<'_>) {
     let _ = seqpacket::try_send(socket, &WORD, &[]);
 }
@@ -206,13 +211,13 @@ pub fn is_word(message: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn head(local: Option<&str>, remote: &str) -> Head {
+    fn head(local: Option<&str>, remote: &str) -> ProxiedHeader {
         let ip = |text: &str| text.parse().unwrap();
-        Head { local: local.map(ip), remote: ip(remote), interface: 7, port: 4791, ecn: 2 }
+        ProxiedHeader { local: local.map(ip), remote: ip(remote), interface: 7, port: 4791, ecn: 2 }
     }
 
-    fn carried() -> Carried {
-        Carried::new(Box::new(drop)).unwrap()
+    fn carried() -> ProxiedSocket {
+        ProxiedSocket::new(Box::new(drop)).unwrap()
     }
 
     #[test]
@@ -224,19 +229,19 @@ mod tests {
             head(None, "2001:db8::1"),
         ] {
             let message = [&head.written()[..], b"payload"].concat();
-            assert_eq!(Head::read(&message), Some((head, &b"payload"[..])));
-            assert_eq!(Head::read(&message[..HEAD_BYTES]), Some((head, &[][..])));
-            assert_eq!(Head::read(&message[..HEAD_BYTES - 1]), None);
+            assert_eq!(ProxiedHeader::read(&message), Some((head, &b"payload"[..])));
+            assert_eq!(ProxiedHeader::read(&message[..HEAD_BYTES]), Some((head, &[][..])));
+            assert_eq!(ProxiedHeader::read(&message[..HEAD_BYTES - 1]), None);
             for (at, byte) in [(38, 4), (39, 1)] {
                 let mut other = message.clone();
                 other[at] = byte;
-                assert_eq!(Head::read(&other), None);
+                assert_eq!(ProxiedHeader::read(&other), None);
             }
         }
         let mixed = head(Some("10.0.0.1"), "fe80::2").written();
-        assert_eq!(Head::read(&mixed), None);
+        assert_eq!(ProxiedHeader::read(&mixed), None);
         let long = [&head(None, "10.0.0.2").written()[..], &[0; PAYLOAD_MAX + 1]].concat();
-        assert_eq!(Head::read(&long), None);
+        assert_eq!(ProxiedHeader::read(&long), None);
     }
 
     #[test]
@@ -244,15 +249,17 @@ mod tests {
         let carried = carried();
         let theirs = carried.carriers_end().unwrap();
         let mut buffer = [0; MESSAGE_MAX];
-        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Nothing);
         let head = head(Some("10.0.0.1"), "10.0.0.2");
         carried.send(&head, b"there");
         carried.say();
         let receive = |buffer: &mut [u8]| {
-            seqpacket::receive(theirs.as_fd(), buffer, seqpacket::Mode::NonBlocking).unwrap().0
+            seqpacket::receive(theirs.as_fd(), buffer, seqpacket::BlockingMode::NonBlocking)
+                .unwrap()
+                .0
         };
         let length = receive(&mut buffer);
-        assert_eq!(Head::read(&buffer[..length]), Some((head, &b"there"[..])));
+        assert_eq!(ProxiedHeader::read(&buffer[..length]), Some((head, &b"there"[..])));
         let length = receive(&mut buffer);
         assert!(is_word(&buffer[..length]));
         let back = [&head.written()[..], b"back"].concat();
@@ -260,11 +267,11 @@ mod tests {
         say(theirs.as_fd());
         seqpacket::send(theirs.as_fd(), &[0; MESSAGE_MAX + 1], &[]).unwrap();
         seqpacket::send(theirs.as_fd(), b"nonsense", &[]).unwrap();
-        assert_eq!(carried.receive(&mut buffer), Came::Datagram(head, b"back"));
+        assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Datagram(head, b"back"));
         for _ in 0..3 {
-            assert_eq!(carried.receive(&mut buffer), Came::Word);
+            assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Word);
         }
-        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Nothing);
     }
 
     #[test]
@@ -275,7 +282,7 @@ mod tests {
         (0..100_000).for_each(|_| carried.send(&head, &[0; 1024]));
         carried.say();
         let mut buffer = [0; MESSAGE_MAX];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         assert!(seqpacket::receive(theirs.as_fd(), &mut buffer, mode).unwrap().0 > 0);
     }
 
@@ -286,7 +293,7 @@ mod tests {
         let sent = seqpacket::try_send(theirs.as_fd(), b"x", &[theirs.as_fd()]);
         let mut buffer = [0; MESSAGE_MAX];
         // Linux 6.16 and newer refuse it.
-        let expected = if sent.is_ok() { Came::Over } else { Came::Nothing };
+        let expected = if sent.is_ok() { ProxiedMessage::Over } else { ProxiedMessage::Nothing };
         assert_eq!(carried.receive(&mut buffer), expected);
     }
 
@@ -298,12 +305,12 @@ mod tests {
         (0..200).for_each(|_| seqpacket::try_send(theirs.as_fd(), &old, &[]).unwrap_or_default());
         carried.forget();
         let mut buffer = [0; MESSAGE_MAX];
-        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Nothing);
         (0..200).for_each(|_| say(theirs.as_fd()));
         carried.forget();
-        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Nothing);
         say(theirs.as_fd());
-        assert_eq!(carried.receive(&mut buffer), Came::Word);
+        assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Word);
     }
 
     /// Closing what may hold up the closing process is left to another one.
@@ -313,7 +320,7 @@ mod tests {
         for full in [false, true] {
             let (tell, told) = mpsc::channel();
             let closer: Closer = Box::new(move |socket| tell.send(socket).unwrap());
-            let carried = Carried::new(closer).unwrap();
+            let carried = ProxiedSocket::new(closer).unwrap();
             let theirs = carried.carriers_end().unwrap();
             // Before Linux 6.16 they cannot be refused.
             let _ = unsolicited_fds::accept(carried.socket());

@@ -38,13 +38,13 @@ pub fn say<E: Display>(said: &AtomicBool, errno: E, reason: fmt::Arguments<'_>) 
 }
 
 /// Which of so many reasons were said.
-pub struct Said<const REASONS: usize>([AtomicBool; REASONS]);
+pub struct LoggedReasons<const REASONS: usize>([AtomicBool; REASONS]);
 
-impl<const REASONS: usize> Said<REASONS> {
+impl<const REASONS: usize> LoggedReasons<REASONS> {
     /// None was said yet.
     #[must_use]
-    pub const fn none() -> Said<REASONS> {
-        Said([const { AtomicBool::new(false) }; REASONS])
+    pub const fn none() -> LoggedReasons<REASONS> {
+        LoggedReasons([const { AtomicBool::new(false) }; REASONS])
     }
 
     /// Whether this one is to be said now: it is wanted, and was not said. It counts as said then.
@@ -56,12 +56,12 @@ impl<const REASONS: usize> Said<REASONS> {
 }
 
 /// One line of text.
-struct Line {
+struct LineBuffer {
     bytes: [u8; LINE_MAX],
     length: usize,
 }
 
-impl Write for Line {
+impl Write for LineBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {
             match self.bytes.get_mut(self.length) {
@@ -76,7 +76,7 @@ impl Write for Line {
 
 /// A line on stderr, in one system call, so that lines of several threads stay whole.
 pub fn line(what: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; LINE_MAX], length: 0 };
+    let mut line = LineBuffer { bytes: [0; LINE_MAX], length: 0 };
     let _ = write!(line, "omniverb: {what}");
     let end = line.length.min(LINE_MAX - 1);
     line.bytes[end] = b'\n';

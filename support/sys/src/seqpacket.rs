@@ -140,7 +140,7 @@ fn send_with(
 
 /// What a call does if there is nothing to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum BlockingMode {
     /// It sleeps until there is.
     Blocking,
     /// It fails with `WouldBlock`.
@@ -149,14 +149,13 @@ pub enum Mode {
 
 /// Receives one message and its descriptors; `(0, [])` when the other end is closed.
 ///
-/// # Errors
-/// `WouldBlock` if there is none and the mode is [`Mode::NonBlocking`]. `EMSGSIZE` if it is larger
-/// than `buffer` or carries more than [`DESCRIPTORS_MAX`] descriptors, `EMFILE` if it carries more
-/// than this process may still open: the message is lost, its descriptors closed.
+/// # Errors `WouldBlock` if there is none and the mode is [`BlockingMode::NonBlocking`]. `EMSGSIZE`
+/// if it is larger than `buffer` or carries more than [`DESCRIPTORS_MAX`] descriptors, `EMFILE` if
+/// it carries more than this process may still open: the message is lost, its descriptors closed.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    mode: Mode,
+    mode: BlockingMode,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     loop {
         match receive_once(socket, buffer, mode) {
@@ -175,7 +174,7 @@ pub fn receive(
 pub fn receive_kept(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    mode: Mode,
+    mode: BlockingMode,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     loop {
         match receive_kept_once(socket, buffer, mode) {
@@ -252,7 +251,7 @@ pub fn limit_sending(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
 pub(crate) fn receive_once(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    mode: Mode,
+    mode: BlockingMode,
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
     receive_with(socket, buffer, mode, RecvFlags::CMSG_CLOEXEC)
 }
@@ -261,12 +260,12 @@ pub(crate) fn receive_once(
 pub(crate) fn receive_kept_once(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    mode: Mode,
+    mode: BlockingMode,
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let look = RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
     let mut looked = receive_with(socket, buffer, mode, look);
     if matches!(looked, Err(Errno::MFILE)) && crate::spare_fds::give_up() {
-        looked = receive_with(socket, buffer, Mode::NonBlocking, look);
+        looked = receive_with(socket, buffer, BlockingMode::NonBlocking, look);
     }
     // What was looked at has descriptors of its own: those in the message are closed with it.
     if !matches!(looked, Err(Errno::MFILE | Errno::AGAIN | Errno::INTR)) {
@@ -279,10 +278,10 @@ pub(crate) fn receive_kept_once(
 fn receive_with(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    mode: Mode,
+    mode: BlockingMode,
     mut flags: RecvFlags,
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
-    flags.set(RecvFlags::DONTWAIT, mode == Mode::NonBlocking);
+    flags.set(RecvFlags::DONTWAIT, mode == BlockingMode::NonBlocking);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     // Whatever is not moved out of the ancillary buffer is closed when it is dropped.
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -357,12 +356,12 @@ mod tests {
         send(one.as_fd(), b"first", &[file.as_fd(), file.as_fd()]).unwrap();
         send(one.as_fd(), b"second", &[]).unwrap();
         let mut buffer = [0; 64];
-        let (length, files) = receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap();
+        let (length, files) = receive(other.as_fd(), &mut buffer, BlockingMode::Blocking).unwrap();
         assert_eq!((&buffer[..length], files.len()), (&b"first"[..], 2));
         crate::Extent::new(&files[1], 0, 4096).verify().unwrap();
-        let (length, files) = receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap();
+        let (length, files) = receive(other.as_fd(), &mut buffer, BlockingMode::Blocking).unwrap();
         assert_eq!((&buffer[..length], files.len()), (&b"second"[..], 0));
-        let error = receive(other.as_fd(), &mut buffer, Mode::NonBlocking).unwrap_err();
+        let error = receive(other.as_fd(), &mut buffer, BlockingMode::NonBlocking).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert_eq!(peek(other.as_fd(), &mut buffer).unwrap_err().kind(), error.kind());
         send(one.as_fd(), b"third", &[]).unwrap();
@@ -370,12 +369,12 @@ mod tests {
             let length = peek(other.as_fd(), &mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"third");
         }
-        receive(other.as_fd(), &mut buffer, Mode::NonBlocking).unwrap();
+        receive(other.as_fd(), &mut buffer, BlockingMode::NonBlocking).unwrap();
         assert!(peek(file.as_fd(), &mut buffer).is_err());
         assert!(is_one(one.as_fd()) && !is_one(file.as_fd()));
         assert!(!is_one(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().as_fd()));
         drop(one);
-        assert_eq!(receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap().0, 0);
+        assert_eq!(receive(other.as_fd(), &mut buffer, BlockingMode::Blocking).unwrap().0, 0);
         assert!(send(other.as_fd(), b"x", &[]).is_err(), "and no SIGPIPE");
     }
 
@@ -397,13 +396,13 @@ mod tests {
         let before = open_files();
         for _ in 0..100 {
             sendmsg(&one, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
-            assert!(receive(other.as_fd(), &mut [0; 8], Mode::Blocking).is_err());
+            assert!(receive(other.as_fd(), &mut [0; 8], BlockingMode::Blocking).is_err());
         }
         assert!(open_files() < before + 100);
         send(one.as_fd(), &[0; 100], &[]).unwrap();
-        assert!(receive(other.as_fd(), &mut [0; 8], Mode::Blocking).is_err());
+        assert!(receive(other.as_fd(), &mut [0; 8], BlockingMode::Blocking).is_err());
         send(one.as_fd(), b"fine", &[]).unwrap();
-        assert_eq!(receive(other.as_fd(), &mut [0; 8], Mode::Blocking).unwrap().0, 4);
+        assert_eq!(receive(other.as_fd(), &mut [0; 8], BlockingMode::Blocking).unwrap().0, 4);
     }
 
     #[test]
@@ -421,7 +420,7 @@ mod tests {
         let served = accept(listener.as_fd()).unwrap().unwrap();
         assert!(accept(listener.as_fd()).unwrap().is_none());
         send(client.as_fd(), b"hello", &[]).unwrap();
-        assert_eq!(receive(served.as_fd(), &mut [0; 8], Mode::NonBlocking).unwrap().0, 5);
+        assert_eq!(receive(served.as_fd(), &mut [0; 8], BlockingMode::NonBlocking).unwrap().0, 5);
         drop(listener);
         assert!(!is_alive(&path));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -95,7 +95,7 @@ pub fn receive(
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let sleep_at = clock::now() + LOOK_TIME_NS;
     while clock::now() < sleep_at.min(deadline) {
-        match seqpacket::receive_kept_once(file, buffer, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive_kept_once(file, buffer, seqpacket::BlockingMode::NonBlocking) {
             Err(Errno::AGAIN | Errno::MFILE) => rustix::thread::sched_yield(),
             Err(Errno::INTR) => {}
             other => return Ok(other?),
@@ -103,7 +103,7 @@ pub fn receive(
     }
     loop {
         set_socket_timeout(file, Timeout::Recv, Some(left(deadline)?.max(INSTANT)))?;
-        match seqpacket::receive_kept_once(file, buffer, seqpacket::Mode::Blocking) {
+        match seqpacket::receive_kept_once(file, buffer, seqpacket::BlockingMode::Blocking) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             // Others may close some.
             Err(Errno::MFILE) if clock::now() < deadline => {

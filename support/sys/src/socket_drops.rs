@@ -48,13 +48,13 @@ fn numbers(socket: BorrowedFd<'_>) -> Option<[u32; NUMBERS]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::udp_socket::Port;
+    use crate::udp_socket::UdpPort;
     use std::net::{Ipv4Addr, UdpSocket};
     use std::os::fd::AsFd;
 
     #[test]
     fn what_finds_a_full_queue_is_counted() {
-        let free = |number| Some((number, Port::open(number).ok()?));
+        let free = |number| Some((number, UdpPort::open(number).ok()?));
         let (number, port) = (42_000..43_000).find_map(free).unwrap();
         let before = port.dropped();
         let socket = port.sockets().next().unwrap();

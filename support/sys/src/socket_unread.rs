@@ -35,8 +35,12 @@ mod tests {
         assert_eq!(unread(other.as_fd()).unwrap(), 0);
         (0..32).for_each(|_| {
             drop(
-                seqpacket::receive(other.as_fd(), &mut [0; 100], seqpacket::Mode::NonBlocking)
-                    .unwrap(),
+                seqpacket::receive(
+                    other.as_fd(),
+                    &mut [0; 100],
+                    seqpacket::BlockingMode::NonBlocking,
+                )
+                .unwrap(),
             )
         });
         assert_eq!(unread(one.as_fd()).unwrap(), 0);

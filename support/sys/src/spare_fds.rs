@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const SPARES: usize = 2;
 
 /// A descriptor, and the file that it is of.
-struct Spare {
+struct SpareFd {
     file: OwnedFd,
     inode: u64,
 }
 
 /// What this process has of them.
-static KEPT: Mutex<Vec<Spare>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<SpareFd>> = Mutex::new(Vec::new());
 /// There are to be [`SPARES`] of them, and are fewer.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
@@ -31,7 +31,7 @@ pub fn keep() {
     let mut kept = lock(&KEPT);
     while kept.len() < SPARES {
         let made = memfd::unsealed("omniverb-spare", 0)
-            .and_then(|file| Ok(Spare { inode: fstat(&file)?.st_ino, file }));
+            .and_then(|file| Ok(SpareFd { inode: fstat(&file)?.st_ino, file }));
         match made {
             Ok(spare) => kept.push(spare),
             Err(_) => break,
@@ -51,7 +51,7 @@ pub(crate) fn refill() {
 pub(crate) fn give_up() -> bool {
     let mut kept = lock(&KEPT);
     let mut any = false;
-    for Spare { file, inode } in kept.drain(..) {
+    for SpareFd { file, inode } in kept.drain(..) {
         // Programs close descriptors that they know nothing of, and get the number for another.
         if fstat(&file).is_ok_and(|found| found.st_ino == inode) {
             any = true;

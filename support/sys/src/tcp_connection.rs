@@ -36,26 +36,26 @@ const LOOKS: usize = 16;
 
 /// Both names of a connection, as one end has them. Addresses of IPv4 are such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Names {
+pub struct TcpAddresses {
     /// Of the end whose socket it is.
     pub local: SocketAddr,
     /// The other end's.
     pub remote: SocketAddr,
 }
 
-impl Names {
+impl TcpAddresses {
     /// As the other end has them.
     #[must_use]
-    pub fn swapped(self) -> Names {
-        Names { local: self.remote, remote: self.local }
+    pub fn swapped(self) -> TcpAddresses {
+        TcpAddresses { local: self.remote, remote: self.local }
     }
 }
 
 /// A connected socket of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct TcpConnection {
     /// The names of its ends.
-    pub names: Names,
+    pub names: TcpAddresses,
     /// Names the socket, and no other one ever.
     pub cookie: u64,
     /// Its network namespace's cookie.
@@ -66,7 +66,7 @@ pub struct Connection {
 
 /// What has passed at one end of a connection, as `TCP_INFO` counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TcpTraffic {
     /// Bytes that were sent, each once.
     pub sent: u64,
     /// Of these, how many the other end has acknowledged; at the end that connected one more.
@@ -85,13 +85,13 @@ pub struct Traffic {
     pub scales: [u8; 2],
 }
 
-impl Traffic {
+impl TcpTraffic {
     /// From a `struct tcp_info`, as long as it was with Linux 4.19 at least.
-    fn of(bytes: &[u8]) -> Option<Traffic> {
+    fn of(bytes: &[u8]) -> Option<TcpTraffic> {
         let bytes: &[u8; 216] = bytes.get(..216)?.try_into().ok()?;
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or([0; 4]));
         let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or([0; 8]));
-        Some(Traffic {
+        Some(TcpTraffic {
             sent: long(200).wrapping_sub(long(208)),
             acknowledged: long(120),
             received: long(128),
@@ -132,13 +132,13 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-impl Connection {
+impl TcpConnection {
     /// What a descriptor is for; `None` if it is no socket of TCP that is connected both ways. Asks
     /// no file system.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Connection>> {
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<TcpConnection>> {
         let Ok(family) = sockopt::socket_domain(socket) else { return Ok(None) };
         if !is_tcp(family, socket)?
             || option::<u8>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)? != ESTABLISHED
@@ -150,8 +150,8 @@ impl Connection {
         let (Some(local), Some(remote)) = (address(&names.0), address(&remote)) else {
             return Ok(None);
         };
-        Ok(Some(Connection {
-            names: Names { local, remote },
+        Ok(Some(TcpConnection {
+            names: TcpAddresses { local, remote },
             cookie: sockopt::socket_cookie(socket)?,
             namespace: namespace(socket)?,
             is_bound: option::<libc::c_int>(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX)? != 0,
@@ -163,7 +163,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel says where it cannot be asked.
-    pub fn is_there(&self, by: &Diagnosis<'_>) -> io::Result<bool> {
+    pub fn is_there(&self, by: &SockDiag<'_>) -> io::Result<bool> {
         Ok(self.look(by)?.is_some())
     }
 
@@ -171,7 +171,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel says where it cannot be asked.
-    pub fn look(&self, by: &Diagnosis<'_>) -> io::Result<Option<Traffic>> {
+    pub fn look(&self, by: &SockDiag<'_>) -> io::Result<Option<TcpTraffic>> {
         let sequence = crate::random::number() as u32;
         let mut answer = [0; ANSWER];
         let found = by.ask(&self.question(sequence), sequence, &mut answer)?;
@@ -193,7 +193,7 @@ impl Connection {
         };
         let local = SocketAddr::new(ip(24), port(20));
         let remote = SocketAddr::new(ip(40), port(22));
-        Names { local, remote } == self.names && answer[60..68] == self.cookie_words()
+        TcpAddresses { local, remote } == self.names && answer[60..68] == self.cookie_words()
     }
 
     /// The lower word first.
@@ -213,7 +213,7 @@ pub(crate) type Question = [u8; 72];
 /// About the socket of these names and this cookie, as seen from an interface.
 pub(crate) fn question(
     sequence: u32,
-    names: Names,
+    names: TcpAddresses,
     with: u8,
     interface: u32,
     cookie: [u8; 8],
@@ -244,13 +244,13 @@ pub(crate) fn question(
 }
 
 /// The `struct tcp_info` among the attributes of an answer (netlink(7)).
-fn traffic(answer: &[u8]) -> Option<Traffic> {
+fn traffic(answer: &[u8]) -> Option<TcpTraffic> {
     let mut rest = answer.get(FOUND..)?;
     while let [length, more, kind, other, ..] = *rest {
         let length = usize::from(u16::from_ne_bytes([length, more]));
         let value = rest.get(4..length)?;
         if u16::from_ne_bytes([kind, other]) == INFORMATION {
-            return Traffic::of(value);
+            return TcpTraffic::of(value);
         }
         rest = rest.get(length.next_multiple_of(4)..)?;
     }
@@ -259,17 +259,17 @@ fn traffic(answer: &[u8]) -> Option<Traffic> {
 
 /// A socket by which the kernel is asked, of whatever maker.
 #[derive(Clone, Copy, Debug)]
-pub struct Diagnosis<'a>(BorrowedFd<'a>);
+pub struct SockDiag<'a>(BorrowedFd<'a>);
 
-impl<'a> Diagnosis<'a> {
+impl<'a> SockDiag<'a> {
     /// By this one; `None` if it is of another kind. Asks no file system.
     #[must_use]
-    pub fn by(socket: BorrowedFd<'a>) -> Option<Diagnosis<'a>> {
+    pub fn by(socket: BorrowedFd<'a>) -> Option<SockDiag<'a>> {
         let family = sockopt::socket_domain(socket).ok()?;
         let protocol = sockopt::socket_protocol(socket).ok()??;
         let is_one =
             family == AddressFamily::NETLINK && protocol.as_raw().get() == NETLINK_SOCK_DIAG;
-        is_one.then_some(Diagnosis(socket))
+        is_one.then_some(SockDiag(socket))
     }
 
     /// Asks about a socket. How many bytes the kernel has said of that; `None`: there is none.
@@ -338,25 +338,26 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let near = TcpStream::connect((to, port)).unwrap();
         let far = listener.accept().unwrap().0;
-        assert_eq!(Connection::of(listener.as_fd()).unwrap(), None);
-        let [one, other] = [&near, &far].map(|end| Connection::of(end.as_fd()).unwrap().unwrap());
+        assert_eq!(TcpConnection::of(listener.as_fd()).unwrap(), None);
+        let [one, other] =
+            [&near, &far].map(|end| TcpConnection::of(end.as_fd()).unwrap().unwrap());
         assert_eq!(one.names, other.names.swapped());
         assert!(one.cookie != other.cookie && one.namespace == other.namespace);
         let socket = diagnosis();
-        let by = Diagnosis::by(socket.as_fd()).unwrap();
+        let by = SockDiag::by(socket.as_fd()).unwrap();
         assert_eq!(by.namespace().unwrap(), one.namespace);
         assert!(one.is_there(&by).unwrap() && other.is_there(&by).unwrap());
         // Another cookie is another socket, whatever its names are.
-        assert!(!Connection { cookie: one.cookie + 1, ..one }.is_there(&by).unwrap());
-        let is_told_of = |connection: &Connection| {
+        assert!(!TcpConnection { cookie: one.cookie + 1, ..one }.is_there(&by).unwrap());
+        let is_told_of = |connection: &TcpConnection| {
             send(by.0, &one.question(7), SendFlags::empty()).unwrap();
             let mut answer = [0; ANSWER];
             recvfrom(by.0, &mut answer, RecvFlags::empty()).unwrap();
             connection.is_told_of(&answer)
         };
         assert!(is_told_of(&one) && !is_told_of(&other));
-        assert!(!is_told_of(&Connection { names: one.names.swapped(), ..one }));
-        assert!(!is_told_of(&Connection { cookie: other.cookie, ..one }));
+        assert!(!is_told_of(&TcpConnection { names: one.names.swapped(), ..one }));
+        assert!(!is_told_of(&TcpConnection { cookie: other.cookie, ..one }));
         assert_eq!(rustix::io::write(&near, &[7; 99]), Ok(99));
         let [here, there] = [&one, &other].map(|end| end.look(&by).unwrap().unwrap());
         assert_eq!((here.sent, here.received, there.sent, there.received), (99, 0, 0, 99));
@@ -365,7 +366,7 @@ mod tests {
         assert!(here.sent_ago < 1000 && there.received_ago < 1000);
         drop(near);
         assert!(!one.is_there(&by).unwrap());
-        assert_eq!(Connection::of(far.as_fd()).unwrap(), None, "its other end has closed");
+        assert_eq!(TcpConnection::of(far.as_fd()).unwrap(), None, "its other end has closed");
     }
 
     #[test]
@@ -380,9 +381,9 @@ mod tests {
     fn what_is_none_is_none() {
         let file = crate::memfd::create("test", 4096).unwrap();
         let (one, _other) = crate::seqpacket::pair().unwrap();
-        assert_eq!(Connection::of(file.as_fd()).unwrap(), None);
-        assert_eq!(Connection::of(one.as_fd()).unwrap(), None);
-        assert!(Diagnosis::by(one.as_fd()).is_none() && Diagnosis::by(file.as_fd()).is_none());
+        assert_eq!(TcpConnection::of(file.as_fd()).unwrap(), None);
+        assert_eq!(TcpConnection::of(one.as_fd()).unwrap(), None);
+        assert!(SockDiag::by(one.as_fd()).is_none() && SockDiag::by(file.as_fd()).is_none());
     }
 
     #[test]

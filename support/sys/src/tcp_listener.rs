@@ -5,7 +5,7 @@
 //! (sock_diag(7)), as if there were a connect.
 
 use crate::tcp_connection::{
-    ANSWER, Diagnosis, Names, SO_BINDTOIFINDEX, address, is_tcp, namespace, option, question,
+    ANSWER, SO_BINDTOIFINDEX, SockDiag, TcpAddresses, address, is_tcp, namespace, option, question,
 };
 use rustix::net::{getsockname, sockopt};
 use std::io;
@@ -22,7 +22,7 @@ const LOOPBACK: u32 = 1;
 
 /// A listening socket of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listening {
+pub struct TcpListenerInfo {
     /// Where it listens. Addresses of IPv4 are such.
     pub local: SocketAddr,
     /// Names the socket, and no other one ever.
@@ -35,19 +35,19 @@ pub struct Listening {
     pub is_shared: bool,
 }
 
-impl Listening {
+impl TcpListenerInfo {
     /// What a descriptor is for; `None` if it is no socket of TCP that listens. Asks no file
     /// system.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Listening>> {
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<TcpListenerInfo>> {
         let Ok(family) = sockopt::socket_domain(socket) else { return Ok(None) };
         if !is_tcp(family, socket)? || !sockopt::socket_acceptconn(socket)? {
             return Ok(None);
         }
         let Some(local) = address(&getsockname(socket)?) else { return Ok(None) };
-        Ok(Some(Listening {
+        Ok(Some(TcpListenerInfo {
             local,
             cookie: sockopt::socket_cookie(socket)?,
             namespace: namespace(socket)?,
@@ -57,7 +57,7 @@ impl Listening {
     }
 }
 
-impl Diagnosis<'_> {
+impl SockDiag<'_> {
     /// The cookie of the socket that the kernel would choose for a connection from within the
     /// network namespace to an address of its, if there is a listener. Where several share the port
     /// it is another one each time.
@@ -66,7 +66,7 @@ impl Diagnosis<'_> {
     /// What the kernel says where it cannot be asked.
     pub fn listener(&self, to: SocketAddr) -> io::Result<Option<u64>> {
         let sequence = crate::random::number() as u32;
-        let names = Names { local: to, remote: nobody(to.ip(), crate::random::number()) };
+        let names = TcpAddresses { local: to, remote: nobody(to.ip(), crate::random::number()) };
         let mut answer = [0; ANSWER];
         let question = question(sequence, names, 0, LOOPBACK, ANY);
         let found = self.ask(&question, sequence, &mut answer)?;
@@ -76,13 +76,13 @@ impl Diagnosis<'_> {
     }
 }
 
-impl Diagnosis<'_> {
+impl SockDiag<'_> {
     /// Whether there is a connection of these names, whatever its state, or there was one until
     /// just now.
     ///
     /// # Errors
     /// What the kernel says where it cannot be asked.
-    pub fn has(&self, names: Names) -> io::Result<bool> {
+    pub fn has(&self, names: TcpAddresses) -> io::Result<bool> {
         let sequence = crate::random::number() as u32;
         let mut answer = [0; ANSWER];
         let question = question(sequence, names, 0, 0, ANY);
@@ -127,8 +127,8 @@ mod tests {
         socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap()
     }
 
-    fn of(socket: &impl AsFd) -> Listening {
-        Listening::of(socket.as_fd()).unwrap().unwrap()
+    fn of(socket: &impl AsFd) -> TcpListenerInfo {
+        TcpListenerInfo::of(socket.as_fd()).unwrap().unwrap()
     }
 
     /// One more at the port of another, or at any.
@@ -148,8 +148,8 @@ mod tests {
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (local, remote) = (one.local_addr().unwrap(), one.peer_addr().unwrap());
         let socket = diagnosis();
-        let by = Diagnosis::by(socket.as_fd()).unwrap();
-        let has = |local, remote| by.has(Names { local, remote }).unwrap();
+        let by = SockDiag::by(socket.as_fd()).unwrap();
+        let has = |local, remote| by.has(TcpAddresses { local, remote }).unwrap();
         assert!(has(local, remote) && has(remote, local));
         let other = SocketAddr::new(local.ip(), local.port() ^ 1);
         assert!(!has(remote, other), "it is who listens that the kernel tells of");
@@ -160,7 +160,7 @@ mod tests {
 
     fn reaches(to: &str, port: u16) -> Option<u64> {
         let socket = diagnosis();
-        let by = Diagnosis::by(socket.as_fd()).unwrap();
+        let by = SockDiag::by(socket.as_fd()).unwrap();
         by.listener((to.parse::<IpAddr>().unwrap(), port).into()).unwrap()
     }
 
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(reaches(elsewhere, port), None, "{at} {elsewhere}");
             // A connected socket is no listener.
             let near = TcpStream::connect((to, port)).unwrap();
-            assert_eq!(Listening::of(near.as_fd()).unwrap(), None);
+            assert_eq!(TcpListenerInfo::of(near.as_fd()).unwrap(), None);
             assert_eq!(reaches(to, port), Some(said.cookie));
             assert_eq!(reaches(to, near.local_addr().unwrap().port()), None);
             drop(listener);
@@ -224,7 +224,7 @@ mod tests {
         let idle = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
         let udp = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).unwrap();
         for none in [one.as_fd(), file.as_fd(), idle.as_fd(), udp.as_fd()] {
-            assert_eq!(Listening::of(none).unwrap(), None);
+            assert_eq!(TcpListenerInfo::of(none).unwrap(), None);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 /// What hangs on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rank {
+pub enum ThreadRank {
     /// All others depend on it.
     Vital,
     /// Others can do without it for a while.
@@ -18,9 +18,9 @@ pub enum Rank {
 }
 
 #[derive(Debug)]
-struct Beat {
+struct ThreadBeat {
     name: String,
-    rank: Rank,
+    rank: ThreadRank,
     /// Odd within a turn, even while the thread sleeps; never the same twice.
     turn: AtomicU64,
     over: AtomicBool,
@@ -28,9 +28,9 @@ struct Beat {
 
 /// A thread's own end. Dropped, the thread is not looked at any more.
 #[derive(Debug)]
-pub struct Pulse(Arc<Beat>);
+pub struct ThreadPulse(Arc<ThreadBeat>);
 
-impl Pulse {
+impl ThreadPulse {
     /// A turn begins.
     pub fn work(&self) {
         // No other thread stores.
@@ -45,7 +45,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for ThreadPulse {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::Relaxed);
     }
@@ -53,40 +53,40 @@ impl Drop for Pulse {
 
 /// All pulses there are; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Pulses(Arc<Mutex<Vec<Arc<Beat>>>>);
+pub struct ThreadPulses(Arc<Mutex<Vec<Arc<ThreadBeat>>>>);
 
-impl Pulses {
+impl ThreadPulses {
     /// For a thread that all others depend on.
     #[must_use]
-    pub fn vital(&self, name: &str) -> Pulse {
-        self.add(name, Rank::Vital)
+    pub fn vital(&self, name: &str) -> ThreadPulse {
+        self.add(name, ThreadRank::Vital)
     }
 
     /// For one that others can do without for a while.
     #[must_use]
-    pub fn minor(&self, name: &str) -> Pulse {
-        self.add(name, Rank::Minor)
+    pub fn minor(&self, name: &str) -> ThreadPulse {
+        self.add(name, ThreadRank::Minor)
     }
 
-    fn add(&self, name: &str, rank: Rank) -> Pulse {
-        let beat = Arc::new(Beat {
+    fn add(&self, name: &str, rank: ThreadRank) -> ThreadPulse {
+        let beat = Arc::new(ThreadBeat {
             name: name.into(),
             rank,
             turn: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
         lock(&self.0).push(beat.clone());
-        Pulse(beat)
+        ThreadPulse(beat)
     }
 
     /// Where the vital threads are now.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        let vital = self.list().into_iter().filter(|beat| beat.rank == Rank::Vital);
-        Mark(vital.map(|beat| (beat.turn.load(Ordering::Relaxed), beat)).collect())
+    pub fn mark(&self) -> PulseSnapshot {
+        let vital = self.list().into_iter().filter(|beat| beat.rank == ThreadRank::Vital);
+        PulseSnapshot(vital.map(|beat| (beat.turn.load(Ordering::Relaxed), beat)).collect())
     }
 
-    fn list(&self) -> Vec<Arc<Beat>> {
+    fn list(&self) -> Vec<Arc<ThreadBeat>> {
         let mut list = lock(&self.0);
         list.retain(|beat| !beat.over.load(Ordering::Relaxed));
         list.clone()
@@ -95,9 +95,9 @@ impl Pulses {
 
 /// Where some threads were.
 #[derive(Clone, Debug, Default)]
-pub struct Mark(Vec<(u64, Arc<Beat>)>);
+pub struct PulseSnapshot(Vec<(u64, Arc<ThreadBeat>)>);
 
-impl Mark {
+impl PulseSnapshot {
     /// Whether each of them has had a whole turn since, or sleeps: what had come for it until then
     /// it has seen.
     #[must_use]
@@ -113,59 +113,59 @@ impl Mark {
 
 /// A thread that is stuck.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct StuckThread {
     /// What it is called.
     pub thread: String,
     /// For how long, in nanoseconds, as far as was seen.
     pub time: u64,
     /// What hangs on it.
-    pub rank: Rank,
+    pub rank: ThreadRank,
 }
 
 /// What is new since the last look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum WatchdogEvent {
     /// This thread is stuck.
-    Stuck(Stuck),
+    Stuck(StuckThread),
     /// It was, until now.
-    GoesOn(Stuck),
+    GoesOn(StuckThread),
 }
 
 #[derive(Debug)]
 struct PulseState {
-    beat: Arc<Beat>,
+    beat: Arc<ThreadBeat>,
     turn: u64,
     time: u64,
     stuck: bool,
 }
 
 impl PulseState {
-    fn show(&self) -> Stuck {
-        Stuck { thread: self.beat.name.clone(), time: self.time, rank: self.beat.rank }
+    fn show(&self) -> StuckThread {
+        StuckThread { thread: self.beat.name.clone(), time: self.time, rank: self.beat.rank }
     }
 }
 
 /// An observer of pulses.
 #[derive(Debug)]
-pub struct Watch {
-    pulses: Pulses,
+pub struct ThreadWatchdog {
+    pulses: ThreadPulses,
     patience: u64,
     step: u64,
     seen: Vec<PulseState>,
     looked: Option<u64>,
 }
 
-impl Watch {
+impl ThreadWatchdog {
     /// A turn may last `patience` nanoseconds. A look is meant to follow another after half of
     /// `step` or so: if it comes later than `step`, we stood still too (a stopped process, a
     /// machine that was paused), and that time does not count.
     #[must_use]
-    pub fn new(pulses: Pulses, patience: u64, step: u64) -> Watch {
-        Watch { pulses, patience, step, seen: Vec::new(), looked: None }
+    pub fn new(pulses: ThreadPulses, patience: u64, step: u64) -> ThreadWatchdog {
+        ThreadWatchdog { pulses, patience, step, seen: Vec::new(), looked: None }
     }
 
     /// Looks, at the time `now` in nanoseconds; says what has changed.
-    pub fn look(&mut self, now: u64) -> Vec<News> {
+    pub fn look(&mut self, now: u64) -> Vec<WatchdogEvent> {
         let passed = now.saturating_sub(self.looked.replace(now).unwrap_or(now)).min(self.step);
         let mut news = Vec::new();
         let mut before = std::mem::take(&mut self.seen);
@@ -180,24 +180,26 @@ impl Watch {
                 seen.time += if known.is_some() { passed } else { 0 };
                 if seen.time >= self.patience && !seen.stuck {
                     seen.stuck = true;
-                    news.push(News::Stuck(seen.show()));
+                    news.push(WatchdogEvent::Stuck(seen.show()));
                 }
             } else {
                 if std::mem::take(&mut seen.stuck) {
-                    news.push(News::GoesOn(seen.show()));
+                    news.push(WatchdogEvent::GoesOn(seen.show()));
                 }
                 (seen.turn, seen.time) = (turn, 0);
             }
             self.seen.push(seen);
         }
         // Those that ended had gone on.
-        news.extend(before.iter().filter(|seen| seen.stuck).map(|seen| News::GoesOn(seen.show())));
+        news.extend(
+            before.iter().filter(|seen| seen.stuck).map(|seen| WatchdogEvent::GoesOn(seen.show())),
+        );
         news
     }
 
     /// Which threads were found stuck by the last look.
     #[must_use]
-    pub fn stuck(&self) -> Vec<Stuck> {
+    pub fn stuck(&self) -> Vec<StuckThread> {
         self.seen.iter().filter(|seen| seen.stuck).map(PulseState::show).collect()
     }
 }
@@ -208,13 +210,13 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn stuck(thread: &str, seconds: u64, rank: Rank) -> Stuck {
-        Stuck { thread: thread.into(), time: seconds * SECOND, rank }
+    fn stuck(thread: &str, seconds: u64, rank: ThreadRank) -> StuckThread {
+        StuckThread { thread: thread.into(), time: seconds * SECOND, rank }
     }
 
     #[test]
     fn a_mark_is_passed_when_a_whole_turn_was_had() {
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let (one, _minor) = (pulses.vital("one"), pulses.minor("other"));
         assert!(pulses.mark().is_passed(), "it sleeps");
         one.work();
@@ -235,31 +237,37 @@ mod tests {
 
     #[test]
     fn a_stuck_iteration_and_its_end_are_reported_once_each() {
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let (one, other) = (pulses.vital("one"), pulses.minor("other"));
-        let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);
+        let mut watch = ThreadWatchdog::new(pulses, 5 * SECOND, 2 * SECOND);
         one.work();
         for second in 0..5 {
             other.work(); // busy all the time, but going on
             assert_eq!(watch.look(second * SECOND), []);
         }
         other.work();
-        assert_eq!(watch.look(5 * SECOND), [News::Stuck(stuck("one", 5, Rank::Vital))]);
+        assert_eq!(
+            watch.look(5 * SECOND),
+            [WatchdogEvent::Stuck(stuck("one", 5, ThreadRank::Vital))]
+        );
         other.rest();
         assert_eq!(watch.look(6 * SECOND), []);
-        assert_eq!(watch.stuck(), [stuck("one", 6, Rank::Vital)]);
+        assert_eq!(watch.stuck(), [stuck("one", 6, ThreadRank::Vital)]);
         one.work();
-        assert_eq!(watch.look(7 * SECOND), [News::GoesOn(stuck("one", 6, Rank::Vital))]);
+        assert_eq!(
+            watch.look(7 * SECOND),
+            [WatchdogEvent::GoesOn(stuck("one", 6, ThreadRank::Vital))]
+        );
         assert!(watch.look(8 * SECOND).is_empty() && watch.stuck().is_empty());
     }
 
     #[test]
     fn a_sleeping_thread_is_not_stuck() {
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let (asleep, new) = (pulses.vital("asleep"), pulses.vital("new"));
         asleep.work();
         asleep.rest();
-        let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);
+        let mut watch = ThreadWatchdog::new(pulses, 5 * SECOND, 2 * SECOND);
         assert!((0..100).all(|second| watch.look(second * SECOND).is_empty()));
         // Twice the same is as good as once.
         new.rest();
@@ -269,14 +277,20 @@ mod tests {
 
     #[test]
     fn time_without_a_look_counts_for_no_peer() {
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let pulse = pulses.vital("one");
-        let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);
+        let mut watch = ThreadWatchdog::new(pulses, 5 * SECOND, 2 * SECOND);
         pulse.work();
         assert!(watch.look(0).is_empty() && watch.look(600 * SECOND).is_empty());
         assert!(watch.look(601 * SECOND).is_empty() && watch.look(602 * SECOND).is_empty());
-        assert_eq!(watch.look(603 * SECOND), [News::Stuck(stuck("one", 5, Rank::Vital))]);
+        assert_eq!(
+            watch.look(603 * SECOND),
+            [WatchdogEvent::Stuck(stuck("one", 5, ThreadRank::Vital))]
+        );
         drop(pulse);
-        assert_eq!(watch.look(604 * SECOND), [News::GoesOn(stuck("one", 5, Rank::Vital))]);
+        assert_eq!(
+            watch.look(604 * SECOND),
+            [WatchdogEvent::GoesOn(stuck("one", 5, ThreadRank::Vital))]
+        );
     }
 }

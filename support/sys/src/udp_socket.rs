@@ -1,7 +1,7 @@
 //! Opens UDP sockets in the calling thread's network namespace, one for each IP version; or a port
 //! that another process has (`proxied_udp.rs`), which is watched in the same way.
 
-use crate::proxied_udp::{Carried, Closer, Head};
+use crate::proxied_udp::{Closer, ProxiedHeader, ProxiedSocket};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
@@ -26,10 +26,10 @@ const SOURCE_TRIES: u32 = 64;
 
 /// One port, on every address of the namespace, and sockets to send from.
 #[derive(Debug)]
-pub struct Port {
+pub struct UdpPort {
     number: u16,
     way: PortBackend,
-    senders: Vec<Sender>,
+    senders: Vec<UdpSender>,
 }
 
 #[derive(Debug)]
@@ -37,12 +37,12 @@ enum PortBackend {
     /// `six`: `None` where the kernel has no IPv6.
     Sockets { four: OwnedFd, six: Option<OwnedFd> },
     /// By the process that has the network: a virtual machine's agent.
-    Carried(Carried),
+    Carried(ProxiedSocket),
 }
 
 /// A socket that is only sent from.
 #[derive(Debug)]
-pub struct Sender {
+pub struct UdpSender {
     /// Not read from: what arrives takes no memory.
     pub socket: OwnedFd,
     /// The source port that it is bound to.
@@ -51,8 +51,8 @@ pub struct Sender {
     pub is_ipv6: bool,
 }
 
-impl Sender {
-    /// Less than half of the send buffer is used, as [`Port::is_half_free`].
+impl UdpSender {
+    /// Less than half of the send buffer is used, as [`UdpPort::is_half_free`].
     #[must_use]
     pub fn is_half_free(&self) -> bool {
         crate::socket_drops::is_half_free(self.socket.as_fd())
@@ -87,14 +87,14 @@ pub fn bound_to(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = receiver(family)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
-        crate::udp_zero_checksum::may_be_absent(socket.as_fd())?;
+        crate::udp_zero_checksum::allow_zero_checksum(socket.as_fd())?;
     }
     bind(&socket, &address)?;
     Ok(socket)
 }
 
 /// A socket bound to some free source port.
-fn sender(family: AddressFamily) -> io::Result<Sender> {
+fn sender(family: AddressFamily) -> io::Result<UdpSender> {
     let socket = socket(family)?;
     let six = family == AddressFamily::INET6;
     // It is not read: what is sent to it shall take no memory.
@@ -115,7 +115,7 @@ fn sender(family: AddressFamily) -> io::Result<Sender> {
             false => bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number)),
         };
         match bound {
-            Ok(()) => return Ok(Sender { socket, number, is_ipv6: six }),
+            Ok(()) => return Ok(UdpSender { socket, number, is_ipv6: six }),
             Err(Errno::ADDRINUSE) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -123,18 +123,18 @@ fn sender(family: AddressFamily) -> io::Result<Sender> {
     Err(Errno::ADDRINUSE.into())
 }
 
-impl Port {
+impl UdpPort {
     /// Opens port `number` for IPv4 and, where there is any, IPv6.
     ///
     /// # Errors
     /// `EADDRINUSE` if another process in the namespace has it.
-    pub fn open(number: u16) -> io::Result<Port> {
+    pub fn open(number: u16) -> io::Result<UdpPort> {
         let four = receiver(AddressFamily::INET)?;
         bind(&four, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number))?;
         let six = match receiver(AddressFamily::INET6) {
             Ok(six) => {
                 sockopt::set_ipv6_v6only(&six, true)?;
-                crate::udp_zero_checksum::may_be_absent(six.as_fd())?;
+                crate::udp_zero_checksum::allow_zero_checksum(six.as_fd())?;
                 match bind(&six, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)) {
                     Ok(()) => Some(six),
                     Err(Errno::ADDRNOTAVAIL) => None,
@@ -147,7 +147,7 @@ impl Port {
         if six.is_some() {
             senders.push(sender(AddressFamily::INET6)?);
         }
-        Ok(Port { number, way: PortBackend::Sockets { four, six }, senders })
+        Ok(UdpPort { number, way: PortBackend::Sockets { four, six }, senders })
     }
 
     /// One that another process has, which is given [the other end](Carried::far). `close`: is
@@ -155,8 +155,12 @@ impl Port {
     ///
     /// # Errors
     /// `EMFILE` and the like.
-    pub fn carried_by_another(number: u16, close: Closer) -> io::Result<Port> {
-        Ok(Port { number, way: PortBackend::Carried(Carried::new(close)?), senders: Vec::new() })
+    pub fn carried_by_another(number: u16, close: Closer) -> io::Result<UdpPort> {
+        Ok(UdpPort {
+            number,
+            way: PortBackend::Carried(ProxiedSocket::new(close)?),
+            senders: Vec::new(),
+        })
     }
 
     /// Its number, which datagrams are sent to as well.
@@ -166,7 +170,7 @@ impl Port {
     }
 
     /// How it is carried, if another process has it.
-    pub fn carried(&self) -> Option<&Carried> {
+    pub fn carried(&self) -> Option<&ProxiedSocket> {
         match &self.way {
             PortBackend::Carried(carried) => Some(carried),
             PortBackend::Sockets { .. } => None,
@@ -191,7 +195,7 @@ impl Port {
     }
 
     /// What [`parts`](Self::parts) took apart; `None` if that is not what this is.
-    pub fn join(number: u16, files: Vec<OwnedFd>, senders: &[(u16, bool)]) -> Option<Port> {
+    pub fn join(number: u16, files: Vec<OwnedFd>, senders: &[(u16, bool)]) -> Option<UdpPort> {
         let receivers = files.len().checked_sub(senders.len())?;
         let mut files = files.into_iter();
         let four = files.next()?;
@@ -202,12 +206,16 @@ impl Port {
         };
         let senders = senders.iter().zip(files);
         let senders =
-            senders.map(|(&(number, six), socket)| Sender { socket, number, is_ipv6: six });
-        Some(Port { number, way: PortBackend::Sockets { four, six }, senders: senders.collect() })
+            senders.map(|(&(number, six), socket)| UdpSender { socket, number, is_ipv6: six });
+        Some(UdpPort {
+            number,
+            way: PortBackend::Sockets { four, six },
+            senders: senders.collect(),
+        })
     }
 
     /// The sockets to send from.
-    pub fn senders(&self) -> &[Sender] {
+    pub fn senders(&self) -> &[UdpSender] {
         &self.senders
     }
 
@@ -247,7 +255,8 @@ impl Port {
         interface: u32,
     ) -> io::Result<()> {
         if let PortBackend::Carried(carried) = &self.way {
-            let head = Head { local: from, remote: to, interface, port: self.number, ecn: 0 };
+            let head =
+                ProxiedHeader { local: from, remote: to, interface, port: self.number, ecn: 0 };
             carried.send(&head, bytes);
             return Ok(());
         }
@@ -326,8 +335,8 @@ mod tests {
     #[test]
     fn a_datagram_to_ourselves() {
         // Any free port: the kernel's choice is not available to a port that both versions share.
-        let port = (40_000..41_000).find_map(|number| Port::open(number).ok()).unwrap();
-        assert!(Port::open(port.number).is_err(), "taken");
+        let port = (40_000..41_000).find_map(|number| UdpPort::open(number).ok()).unwrap();
+        assert!(UdpPort::open(port.number).is_err(), "taken");
         for home in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             if port.socket_of(home).is_err() {
                 continue;

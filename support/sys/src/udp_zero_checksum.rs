@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 /// Datagrams without a checksum are received too.
-pub(crate) fn may_be_absent(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn allow_zero_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, UDP_NO_CHECK6_RX)
 }
 
@@ -33,7 +33,7 @@ fn set(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::udp_socket::Port;
+    use crate::udp_socket::UdpPort;
     use rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
     use std::net::{Ipv6Addr, SocketAddrV6};
     use std::os::fd::AsFd;
@@ -46,7 +46,7 @@ mod tests {
     fn a_datagram_without_a_checksum_arrives() {
         let sender = socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
         super::set(sender.as_fd(), UDP_NO_CHECK6_TX).unwrap();
-        let free = |number| Some((number, Port::open(number).ok()?));
+        let free = |number| Some((number, UdpPort::open(number).ok()?));
         let (number, port) = (41_000..42_000).find_map(free).unwrap();
         let home = SocketAddrV6::new(Ipv6Addr::LOCALHOST, number, 0, 0);
         sendto(&sender, b"hello", SendFlags::empty(), &home).unwrap();

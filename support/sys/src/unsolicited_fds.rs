@@ -41,7 +41,7 @@ pub fn accept(socket: BorrowedFd<'_>) -> io::Result<()> {
 
 /// What a socket has for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
+pub enum PlainMessage {
     /// A message of so many bytes; 0 if the other end is closed (or sent an empty one).
     Message(usize),
     /// A message that carries descriptors. It stays where it is.
@@ -52,7 +52,7 @@ pub enum Plain {
 ///
 /// # Errors
 /// `WouldBlock` if there is none; `EMSGSIZE` if it is larger than `buffer`: it is lost.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Plain> {
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<PlainMessage> {
     receive_from(socket, buffer).map(|(plain, _)| plain)
 }
 
@@ -63,7 +63,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Plain> {
 pub fn receive_from(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-) -> io::Result<(Plain, Option<SocketAddrAny>)> {
+) -> io::Result<(PlainMessage, Option<SocketAddrAny>)> {
     let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let seen = loop {
         let mut none = RecvAncillaryBuffer::new(&mut []);
@@ -76,7 +76,7 @@ pub fn receive_from(
     // Without room for control messages this says that there are some. Credentials, the other
     // kind, come to sockets only that asked for them.
     if seen.flags.contains(ReturnFlags::CTRUNC) {
-        return Ok((Plain::Descriptors, seen.address));
+        return Ok((PlainMessage::Descriptors, seen.address));
     }
     // There is no other reader, so it is the same message.
     while let Err(errno) = recv(socket, &mut [0u8; 0], RecvFlags::DONTWAIT) {
@@ -87,7 +87,7 @@ pub fn receive_from(
     if seen.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE.into());
     }
-    Ok((Plain::Message(seen.bytes), seen.address))
+    Ok((PlainMessage::Message(seen.bytes), seen.address))
 }
 
 /// Ends a connection and says whether closing its socket lets go of nothing of the other side's:
@@ -139,19 +139,19 @@ mod tests {
         send(theirs.as_fd(), b"first", &[]).unwrap();
         send(theirs.as_fd(), &[7; 20], &[]).unwrap();
         send(theirs.as_fd(), b"third", &[null.as_fd()]).unwrap();
-        assert_eq!(receive(ours.as_fd(), &mut buffer).unwrap(), Plain::Message(5));
+        assert_eq!(receive(ours.as_fd(), &mut buffer).unwrap(), PlainMessage::Message(5));
         assert_eq!(&buffer[..5], b"first");
         assert_eq!(
             receive(ours.as_fd(), &mut buffer).unwrap_err().raw_os_error(),
             Some(libc::EMSGSIZE)
         );
         for _ in 0..3 {
-            assert_eq!(receive(ours.as_fd(), &mut buffer).unwrap(), Plain::Descriptors);
+            assert_eq!(receive(ours.as_fd(), &mut buffer).unwrap(), PlainMessage::Descriptors);
         }
         assert!(!is_spent(&ours));
         let (ours, theirs) = pair().unwrap();
         drop(theirs);
-        assert_eq!(receive(ours.as_fd(), &mut buffer).unwrap(), Plain::Message(0));
+        assert_eq!(receive(ours.as_fd(), &mut buffer).unwrap(), PlainMessage::Message(0));
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::os::fd::BorrowedFd;
 
 /// Some of them, by number as we see them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct People {
+pub struct UsersAndGroups {
     /// Those of a process that connects: the effective one.
     pub users: Vec<u32>,
     /// Groups: the effective one of a process, or one of the others it is in.
     pub groups: Vec<u32>,
 }
 
-impl People {
+impl UsersAndGroups {
     /// Whether who has connected by `socket` is one of them.
     #[must_use]
     pub fn have(&self, peer: &Peer, socket: BorrowedFd<'_>) -> bool {
@@ -35,7 +35,7 @@ mod tests {
         let (one, _other) = seqpacket::pair().unwrap();
         let peer = seqpacket::peer(one.as_fd()).unwrap();
         let have = |users: &[u32], groups: &[u32]| {
-            let people = People { users: users.to_vec(), groups: groups.to_vec() };
+            let people = UsersAndGroups { users: users.to_vec(), groups: groups.to_vec() };
             people.have(&peer, one.as_fd())
         };
         assert!(!have(&[], &[]) && !have(&[peer.uid + 1], &[]) && !have(&[], &[0x7000_0000]));

@@ -1,7 +1,7 @@
 //! Messages with descriptors for a process that has no room for any. The only test of its process,
 //! whose limits it changes.
 
-use omniverb_sys::seqpacket::{Mode, lacks_room, pair, receive_kept, send};
+use omniverb_sys::seqpacket::{BlockingMode, lacks_room, pair, receive_kept, send};
 use omniverb_sys::{memfd, spare_fds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -16,7 +16,7 @@ fn limit(number: u64) {
 /// Whether a message came, with so many descriptors; `None`: there is no room for them.
 fn next(from: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = [0; 8];
-    match receive_kept(from.as_fd(), &mut bytes, Mode::NonBlocking) {
+    match receive_kept(from.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
         Ok((length, files)) => Some((bytes[..length].to_vec(), files)),
         Err(error) => {
             assert!(lacks_room(&error), "{error}");

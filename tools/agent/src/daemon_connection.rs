@@ -90,7 +90,8 @@ impl DaemonConnection {
         if !eventfd::readable(self.0.as_fd(), Some(PATIENCE)).map_err(lost)? {
             return Err("it does not answer".into());
         }
-        let received = seqpacket::receive(self.0.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking);
+        let received =
+            seqpacket::receive(self.0.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking);
         match received.map_err(lost)? {
             (0, _) => Err("it closed the connection".into()),
             (length, _) => decode(bytes.get(..length).unwrap_or_default())

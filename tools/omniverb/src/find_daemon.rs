@@ -66,8 +66,8 @@ pub(crate) fn operator_sockets() -> anyhow::Result<Vec<PathBuf>> {
         return Ok(vec![std::path::absolute(path)?]);
     }
     let path = std::path::absolute(serving()?)?;
-    let mut beside = vec![operator::socket_beside(&path, operator::Runner::Root)];
-    beside.push(operator::socket_beside(&path, operator::Runner::User));
+    let mut beside = vec![operator::socket_beside(&path, operator::DaemonScope::Root)];
+    beside.push(operator::socket_beside(&path, operator::DaemonScope::User));
     beside.dedup();
     Ok(beside)
 }

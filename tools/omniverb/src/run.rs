@@ -136,7 +136,8 @@ fn light(daemon: &Path) -> Option<String> {
     let mut all = Vec::new();
     while all.len() < address_range::MOST && clock::now() < deadline {
         let mut bytes = [0; broker_message::BYTES];
-        let said = seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+        let said =
+            seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         let Ok((length, _)) = said else { break };
         let Some(Reply::Range(range)) = Reply::decode(&bytes[..length]) else { break };
         all.push(range.to_string());

@@ -78,7 +78,7 @@ fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
         }
         let mut bytes = [0; BYTES];
         let (length, _) =
-            seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)?;
+            seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)?;
         match Row::decode(&bytes[..length]) {
             Some(Row::Process(process)) => rows.push(Shown::of(process)),
             Some(Row::End) => return Ok(rows),

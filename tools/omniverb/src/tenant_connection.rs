@@ -143,7 +143,7 @@ pub(crate) fn listen(
     if !eventfd::readable(socket, Some(patience))? {
         bail!("the daemon does not answer");
     }
-    match seqpacket::receive(socket, bytes, seqpacket::Mode::NonBlocking)? {
+    match seqpacket::receive(socket, bytes, seqpacket::BlockingMode::NonBlocking)? {
         (0, _) => bail!("the daemon closed the connection"),
         received => Ok(received),
     }

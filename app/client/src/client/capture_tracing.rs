@@ -1,17 +1,17 @@
 //! Starts and stops the tracing of links while the daemon captures packets.
 
 use crate::memory_from_daemon;
-use crate::message_descriptors::Delivered;
+use crate::messages_with_files::MessageWithFiles;
 use crate::queue_pair_records::QueuePairs;
-use crate::trace_ring::Tracing;
+use crate::trace_ring::TraceRing;
 use omniverb_link::Tracer;
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
 
-impl Tracing {
+impl TraceRing {
     /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
     /// that nothing comes.
-    pub(super) fn begin(&self, begin: Option<Delivered<TraceBegin>>) {
+    pub(super) fn begin(&self, begin: Option<MessageWithFiles<TraceBegin>>) {
         let mapped =
             begin.and_then(|begin| memory_from_daemon::map(&begin.files, TRACE_BYTES).ok());
         self.set(mapped.and_then(|memory| Tracer::new(&memory)));

@@ -2,9 +2,9 @@
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::Call;
-use crate::message_descriptors::Delivered;
-use crate::page_revocation::Question;
+use crate::deferred_daemon_calls::DeferredCall;
+use crate::messages_with_files::MessageWithFiles;
+use crate::page_revocation::PageQuestion;
 use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};
@@ -23,7 +23,7 @@ impl Client {
         self.progress.flush_answers(&events);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..EVENTS_AT_ONCE {
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             match seqpacket::receive_kept(events.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return self.session.lost_events(&events),
                 Ok((length, files)) => match decode(&bytes[..length]) {
@@ -48,7 +48,8 @@ impl Client {
         match message {
             Message::LinkReady(ready) => {
                 // A link that cannot be attached is as good as a peer that never answers.
-                let attached = Delivered::new(ready, came).and_then(|link| self.link_ready(link));
+                let attached =
+                    MessageWithFiles::new(ready, came).and_then(|link| self.link_ready(link));
                 if ready.peer_qpn.is_group() && attached.is_err() {
                     self.groups.link_refused(self, &ready);
                 }
@@ -60,7 +61,7 @@ impl Client {
                         _ => qp.peer_closed(closed.peer_qpn),
                     }
                     if qp.is_hidden() {
-                        self.defer(Call::Discard { qpn: closed.qpn });
+                        self.defer(DeferredCall::Discard { qpn: closed.qpn });
                     }
                     if closed.peer_qpn.is_group() {
                         self.groups.link_gone(self, closed.qpn, closed.peer_qpn);
@@ -77,10 +78,10 @@ impl Client {
             }
             Message::Adopt(adopt) => {
                 let to = events.clone();
-                match Delivered::new(adopt, came) {
+                match MessageWithFiles::new(adopt, came) {
                     // Not while others are on their way back: what is asked for may be among them.
                     Ok(ask) => {
-                        if let Some(question) = self.pages.taking.leave(Question { ask, to }) {
+                        if let Some(question) = self.pages.taking.leave(PageQuestion { ask, to }) {
                             self.pages.answer_adopt(question);
                         }
                     }
@@ -96,7 +97,7 @@ impl Client {
             }
             Message::Pin(ask) => self.progress.answer(events, self.pages.pin(&ask)),
             Message::Granted(granted) => {
-                let mapped = match Delivered::new(granted, came) {
+                let mapped = match MessageWithFiles::new(granted, came) {
                     Ok(grant) => self.mapped.map(&self.qps, &self.pages, grant),
                     Err(errno) => {
                         self.pages.let_go((granted.memory, self.bells.era()), 1);
@@ -111,7 +112,9 @@ impl Client {
             Message::GrantDenied(denied) => self.qps.grant_denied(&denied),
             Message::GrantEnded(ended) => self.qps.grant_ended(&ended),
             Message::TakeBack(ask) => self.pages.hear_take_back(&ask),
-            Message::TraceBegin(begin) => self.tracing.begin(Delivered::new(begin, came).ok()),
+            Message::TraceBegin(begin) => {
+                self.tracing.begin(MessageWithFiles::new(begin, came).ok())
+            }
             Message::TraceLink(trace) => self.tracing.trace_link(&self.qps, &trace),
             Message::TraceEnd(_) => self.tracing.end(&self.qps),
             // Denied: the QP stays with mediated operations, which it uses already.

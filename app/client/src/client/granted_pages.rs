@@ -1,8 +1,8 @@
 //! Holds the pages of this process that peers may be granted, and takes them back.
 
 use crate::fork;
-use crate::page_revocation::Taking;
-use crate::peer_doorbells::Bells;
+use crate::page_revocation::PageRevocation;
+use crate::peer_doorbells::PeerDoorbells;
 use crate::progress_thread_state::Progress;
 use crate::queue_pair_records::QueuePairs;
 use crate::rkey_table::Keys;
@@ -14,11 +14,11 @@ use std::sync::{Arc, Weak};
 
 /// How extents are taken back from peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum RevocationMode {
     /// Some peers may go on using the region, and lose nothing: operations on the pages are waited
     /// for.
     Kindly,
-    /// As [`Manner::Kindly`], for a shorter time, since the program waits in `fork`.
+    /// As [`RevocationMode::Kindly`], for a shorter time, since the program waits in `fork`.
     BeforeFork,
     /// A peer at the pages reaches a region that is gone: it does so again, and finds none.
     AtOnce,
@@ -28,11 +28,11 @@ pub(super) enum Manner {
 pub(crate) struct GrantedPages {
     pub(super) keys: Keys,
     /// Extents that are being taken back from peers.
-    pub(super) taking: Arc<Taking>,
+    pub(super) taking: Arc<PageRevocation>,
     pub(super) shared: Arc<Shared>,
     pub(super) session: Arc<Session>,
     pub(super) qps: Arc<QueuePairs>,
-    pub(super) bells: Arc<Bells>,
+    pub(super) bells: Arc<PeerDoorbells>,
     pub(super) progress: Arc<Progress>,
     /// Itself, for the thread that takes pages back.
     pub(super) me: Weak<GrantedPages>,
@@ -48,7 +48,7 @@ impl GrantedPages {
         shared: Arc<Shared>,
         session: Arc<Session>,
         qps: Arc<QueuePairs>,
-        bells: Arc<Bells>,
+        bells: Arc<PeerDoorbells>,
         progress: Arc<Progress>,
     ) -> Arc<GrantedPages> {
         Arc::new_cyclic(|me: &Weak<GrantedPages>| GrantedPages {
@@ -69,7 +69,7 @@ impl GrantedPages {
     ///
     /// # Errors
     /// `EPERM`.
-    pub(super) fn may_grant(&self) -> Result<(), Errno> {
+    pub(super) fn check_may_grant(&self) -> Result<(), Errno> {
         if self.keeps_pages { Err(Errno::EPERM) } else { Ok(()) }
     }
 
@@ -87,7 +87,7 @@ impl GrantedPages {
         }
         tell_daemon();
         // A peer that is at them at this moment reaches a region that is gone.
-        self.withdraw_those(|keys| keys.take_out_of(rkey), Manner::AtOnce)
+        self.withdraw_those(|keys| keys.take_out_of(rkey), RevocationMode::AtOnce)
     }
 
     /// A QP lost access rights: no mapping may outlive them.
@@ -97,7 +97,7 @@ impl GrantedPages {
     /// that mapped them reach them until that succeeds.
     pub(super) fn revoke_all(&self) -> Result<(), Errno> {
         self.keys.mediate(|_| true);
-        self.withdraw(|_, _| true, Manner::Kindly).inspect_err(|_| self.take_all_back())
+        self.withdraw(|_, _| true, RevocationMode::Kindly).inspect_err(|_| self.take_all_back())
     }
 
     /// This process has let go of a piece of a window that it was told of so many times, by the

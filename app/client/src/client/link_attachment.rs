@@ -2,14 +2,14 @@
 
 use super::Client;
 use crate::memory_from_daemon;
-use crate::message_descriptors::{Delivered, LinkFiles};
-use crate::peer_doorbells::{BELL_BYTES, Bells, PeerBell};
+use crate::messages_with_files::{LinkFiles, MessageWithFiles};
+use crate::peer_doorbells::{BELL_BYTES, PeerBell, PeerDoorbells};
 use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;
 use omniverb_session::body::LinkReady;
-use omniverb_sys::{Extent, Sleeper};
+use omniverb_sys::{DoorbellSleeper, Extent};
 use omniverb_terms::{Errno, Operations};
 use std::os::fd::OwnedFd;
 
@@ -23,8 +23,8 @@ fn far_end(ready: &LinkReady) -> FarEnd {
 
 impl Client {
     /// The daemon made a link for a queue pair of ours, and says what it is made of.
-    pub(super) fn link_ready(&self, delivered: Delivered<LinkReady>) -> Result<(), Errno> {
-        let Delivered { said: ready, files: LinkFiles { link, bell } } = delivered;
+    pub(super) fn link_ready(&self, delivered: MessageWithFiles<LinkReady>) -> Result<(), Errno> {
+        let MessageWithFiles { said: ready, files: LinkFiles { link, bell } } = delivered;
         let ready = &ready;
         // A link within this process tells of its bell twice, once for each end.
         let name = self.bells.name(ready.bell);
@@ -87,13 +87,13 @@ impl Client {
         self.bells.begin_era();
         self.tracing.end(&self.qps);
         self.qps.all().iter().for_each(|qp| qp.engine_died());
-        self.groups.links_gone(self);
+        self.groups.forget_links(self);
         let dead = self.bells.remove_engines(&self.progress.sleep);
         dead.iter().for_each(|bell| self.shared.bells.remove(bell));
     }
 }
 
-impl Bells {
+impl PeerDoorbells {
     /// Adds the bell that a link came with.
     fn add_delivered(
         &self,
@@ -116,13 +116,13 @@ impl Bells {
     }
 
     /// Bells with links are to wake us, those without no more.
-    pub(crate) fn hear_all(&self, shared: &Shared, sleep: &Sleeper) {
+    pub(crate) fn hear_all(&self, shared: &Shared, sleep: &DoorbellSleeper) {
         let over = self.review(sleep);
         over.iter().for_each(|bell| shared.bells.remove(bell));
     }
 
     /// The peer process of a bell is gone.
-    pub(super) fn close(&self, bell: u64, shared: &Shared, sleep: &Sleeper) {
+    pub(super) fn close(&self, bell: u64, shared: &Shared, sleep: &DoorbellSleeper) {
         let over = self.remove(self.name(bell), sleep);
         over.iter().for_each(|bell| shared.bells.remove(bell));
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub const REGIONS_MAX: usize = 1 << 18;
 
 /// Memory to be registered.
-pub struct Wish {
+pub struct RegistrationRequest {
     /// The protection domain's number.
     pub pd: u32,
     /// Of the first byte, as the program has it mapped.
@@ -28,14 +28,14 @@ pub struct Wish {
     pub extras: RegionKind,
 }
 
-impl Wish {
+impl RegistrationRequest {
     /// # Safety
     /// As [`Client::register`].
     #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
     unsafe fn region(self, lkey: Lkey, rkey: Rkey) -> Arc<Region> {
         // SAFETY: the caller's promise.
         let memory = unsafe { crate::application_memory::registered(self.address, self.length) };
-        let Wish { pd, access, iova, extras, .. } = self;
+        let RegistrationRequest { pd, access, iova, extras, .. } = self;
         let moved = Default::default();
         Arc::new(Region { lkey, rkey, pd, access, iova, memory, moved, extras })
     }
@@ -47,7 +47,11 @@ fn random_key() -> u32 {
 }
 
 /// A key of the daemon's for a region.
-fn register_key(daemon: &impl DaemonCalls, regions: &Regions, wish: &Wish) -> Result<Rkey, Errno> {
+fn register_key(
+    daemon: &impl DaemonCalls,
+    regions: &Regions,
+    wish: &RegistrationRequest,
+) -> Result<Rkey, Errno> {
     let ask = RegMr {
         pd: wish.pd,
         access: wish.access & (access::LOCAL_WRITE | access::REMOTE),
@@ -91,7 +95,7 @@ impl Client {
     /// The contract of `ibv_reg_mr`: the range stays mapped, with the access asked for, until it is
     /// deregistered.
     #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
-    pub unsafe fn register(&self, wish: Wish) -> Result<Arc<Region>, Errno> {
+    pub unsafe fn register(&self, wish: RegistrationRequest) -> Result<Arc<Region>, Errno> {
         let most = REGIONS_MAX.min(self.nic().mr_max as usize);
         if self.shared.regions.count() >= most {
             return Err(Errno::ENOMEM);
@@ -125,7 +129,7 @@ impl Client {
     pub unsafe fn reregister(
         &self,
         region: &Region,
-        wish: Wish,
+        wish: RegistrationRequest,
         rkey: Rkey,
     ) -> Result<Arc<Region>, Errno> {
         if !self.is_ours() {

@@ -4,6 +4,7 @@
 
 mod capture_tracing;
 mod daemon_events;
+mod device_export;
 mod explain_unreachable_peer;
 mod granted_pages;
 mod link_attachment;
@@ -11,35 +12,34 @@ mod memory_registration;
 mod multicast_attach_calls;
 mod multicast_groups;
 mod open_shared_qp;
+mod page_adoption;
 mod pages_to_revoke;
 mod peer_mapping_requests;
-mod pending_grants;
 mod progress_thread;
 mod qp_lifecycle;
 mod resume_after_restart;
-mod shared_daemon_connection;
+mod secondary_library_calls;
 mod shared_qp_admission;
 mod shared_qp_openers;
-mod verbs_export;
 mod vm_page_pinning;
 mod xrc_hidden_qps;
 mod xrc_srq_links;
 
-pub use self::memory_registration::{REGIONS_MAX, Wish};
+pub use self::device_export::{ExportOffer, is_command_file};
+pub use self::memory_registration::{REGIONS_MAX, RegistrationRequest};
 pub use self::open_shared_qp::OpenedQp;
-pub use self::shared_daemon_connection::Answer;
-pub use self::verbs_export::{Offer, is_command_file};
+pub use self::secondary_library_calls::DaemonAnswer;
 pub use self::xrc_srq_links::Membership;
 
 use self::granted_pages::GrantedPages;
 use self::multicast_groups::MulticastGroups;
 use crate::daemon_calls::DaemonCalls;
 use crate::daemon_session::{self, Session};
-use crate::message_descriptors::Delivered;
-use crate::vnic_facts::{NoDevice, VirtualNic};
+use crate::messages_with_files::MessageWithFiles;
+use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
-    deferred_tasks, device_platform, event_subscribers, fork, peer_doorbells, peer_mappings,
-    rkey_table, verbs_import, xrc_directory,
+    daemon_event_subscribers, deferred_daemon_calls, device_import, device_platform, fork,
+    peer_doorbells, peer_mappings, rkey_table, xrc_domain_discovery,
 };
 use crate::{
     progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, trace_ring,
@@ -63,29 +63,29 @@ pub struct Client {
     /// What peers may reach, and what of it lies on files of a daemon's.
     pages: Arc<GrantedPages>,
     pub(crate) groups: MulticastGroups,
-    pub(crate) bells: Arc<peer_doorbells::Bells>,
+    pub(crate) bells: Arc<peer_doorbells::PeerDoorbells>,
     pub(crate) progress: Arc<progress_thread_state::Progress>,
     /// Calls to the daemon that no thread of the application waits for.
-    calls: Arc<deferred_tasks::Calls>,
+    calls: Arc<deferred_daemon_calls::DeferredCalls>,
     /// Descriptors of other libraries that the progress thread looks after.
     watches: watched_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
-    subscribers: event_subscribers::Subscribers,
+    subscribers: daemon_event_subscribers::Subscribers,
     /// What of peers is mapped here.
-    mapped: peer_mappings::Mapped,
+    mapped: peer_mappings::PeerMappings,
     /// Its parts of XRC domains, where others find it.
-    places: xrc_directory::DomainMembers,
+    places: xrc_domain_discovery::DomainMembers,
     /// Processes that have queue pairs of ours open.
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
-    service: Arc<verbs_import::Service>,
+    service: Arc<device_import::PeerSocketThread>,
     /// What processes have that import ours.
-    exporter: Arc<verbs_import::Exporter>,
+    exporter: Arc<device_import::Exporter>,
     /// What is mapped of those whose we import.
-    imported: Arc<verbs_import::Budget>,
+    imported: Arc<device_import::ImportBudget>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
-    pub(crate) tracing: trace_ring::Tracing,
+    pub(crate) tracing: trace_ring::TraceRing,
     /// Which process made it; see [`fork::generation`].
     generation: u64,
 }
@@ -134,12 +134,12 @@ impl Client {
 
     /// Another client, for this call's caller alone.
     pub(crate) fn connect() -> Result<Arc<Client>, NoDevice> {
-        let daemon_session::First { session, nic, daemon, area } = Session::connect()?;
+        let daemon_session::FirstSession { session, nic, daemon, area } = Session::connect()?;
         omniverb_sys::spare_fds::keep();
         let area = qp_statistics_area::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress_thread_state::Progress::new().map_err(NoDevice::Resources)?;
-        let bells = peer_doorbells::Bells::new().map_err(NoDevice::Resources)?;
-        let service = Arc::<verbs_import::Service>::default();
+        let bells = peer_doorbells::PeerDoorbells::new().map_err(NoDevice::Resources)?;
+        let service = Arc::<device_import::PeerSocketThread>::default();
         let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
         shared.set_daemon(daemon);
         let (session, qps, bells) = (Arc::new(session), Arc::default(), Arc::new(bells));
@@ -152,7 +152,7 @@ impl Client {
         );
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
             groups: MulticastGroups::new(qps.clone(), pages.clone()),
-            exporter: verbs_import::Exporter::new(service.clone(), pages.me.clone()),
+            exporter: device_import::Exporter::new(service.clone(), pages.me.clone()),
             pages,
             shared,
             session,
@@ -164,7 +164,7 @@ impl Client {
             subscribers: Default::default(),
             progress,
             calls: Arc::default(),
-            mapped: peer_mappings::Mapped::default(),
+            mapped: peer_mappings::PeerMappings::default(),
             places: Default::default(),
             openers: Default::default(),
             service,
@@ -202,7 +202,7 @@ impl Client {
     }
 
     /// Asks the daemon, and reconnects if it was restarted: the answer, with its files.
-    fn call_with_files(&self, message: &Message) -> Result<Delivered<Message>, Errno> {
+    fn call_with_files(&self, message: &Message) -> Result<MessageWithFiles<Message>, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
@@ -212,7 +212,7 @@ impl Client {
                 self.session.call(message)
             }
             Err(Errno::ETIMEDOUT) => {
-                self.defer(deferred_tasks::Call::Settle);
+                self.defer(deferred_daemon_calls::DeferredCall::Settle);
                 Err(Errno::ETIMEDOUT)
             }
             answer => answer,
@@ -225,7 +225,7 @@ impl DaemonCalls for Client {
         self.call_with_files(message).map(|answer| answer.said)
     }
 
-    fn defer(&self, call: deferred_tasks::Call) {
+    fn defer(&self, call: deferred_daemon_calls::DeferredCall) {
         self.calls.ask(&self.me, call);
     }
 }

@@ -3,11 +3,12 @@
 //! The daemon makes a link for each, by which copies come, and joins the group before it says that
 //! the link is ready. An attach waits for that: what is sent afterwards arrives. Such a link may
 //! end later unasked, with the daemon above all; nothing that is sent would bring another one, so
-//! it is asked for again (`Call::Attach`), at intervals, as long as the queue pair is attached.
+//! it is asked for again (`DeferredCall::Attach`), at intervals, as long as the queue pair is
+//! attached.
 
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::{Call, Made};
+use crate::deferred_daemon_calls::{CallOutcome, DeferredCall};
 use crate::queue_pair_records::QueuePairs;
 use omniverb_device::Qp;
 use omniverb_device::qp_attributes::State;
@@ -103,7 +104,7 @@ impl MulticastGroups {
         for group in self.qps.unlinked_groups(qp.number) {
             let attached = self.attach_now(daemon, qp, group, until);
             if attached.is_err() {
-                daemon.defer(Call::Attach { qpn: qp.number });
+                daemon.defer(DeferredCall::Attach { qpn: qp.number });
             }
             if attached == Err(Errno::ETIMEDOUT) {
                 return; // The others would wait as long, each.
@@ -112,18 +113,18 @@ impl MulticastGroups {
     }
 
     /// Asks for the links that are missing; they come in their own time.
-    pub(super) fn attach_again(&self, daemon: &impl DaemonCalls, qpn: Qpn) -> Made {
-        let Some(_turn) = try_lock(&self.attaching) else { return Made::Again };
+    pub(super) fn attach_again(&self, daemon: &impl DaemonCalls, qpn: Qpn) -> CallOutcome {
+        let Some(_turn) = try_lock(&self.attaching) else { return CallOutcome::Again };
         if !self.qps.get(qpn).is_some_and(|qp| receives(qp.state())) {
-            return Made::Done; // When it can receive, it is attached.
+            return CallOutcome::Done; // When it can receive, it is attached.
         }
-        let mut made = Made::Done;
+        let mut made = CallOutcome::Done;
         for group in self.qps.unlinked_groups(qpn) {
             match self.ask_for_link(daemon, qpn, group) {
                 Ok(()) => {}
                 // What it lacks it may lack for long.
-                Err(Errno::ENOMEM | Errno::EADDRNOTAVAIL) => made = Made::Later,
-                Err(_) => return Made::Again,
+                Err(Errno::ENOMEM | Errno::EADDRNOTAVAIL) => made = CallOutcome::Later,
+                Err(_) => return CallOutcome::Again,
             }
         }
         made
@@ -149,17 +150,17 @@ impl MulticastGroups {
     }
 
     /// Tells the daemon that a link that it has made for a group is not wanted.
-    pub(super) fn leave(&self, daemon: &impl DaemonCalls, qpn: Qpn, peer_qpn: Qpn) -> Made {
-        let Some(_turn) = try_lock(&self.attaching) else { return Made::Again };
+    pub(super) fn leave(&self, daemon: &impl DaemonCalls, qpn: Qpn, peer_qpn: Qpn) -> CallOutcome {
+        let Some(_turn) = try_lock(&self.attaching) else { return CallOutcome::Again };
         // One that is wanted may be called the same by now: then the daemon has ended this one.
         if self.qps.get(qpn).is_some() && !self.qps.has_group_peer(qpn, peer_qpn) {
             self.pages.link_ended(daemon.call(&DisconnectQp { qpn, peer_qpn }.into()));
         }
-        Made::Done
+        CallOutcome::Done
     }
 
     fn ask_for_link(&self, daemon: &impl DaemonCalls, qpn: Qpn, gid: Gid) -> Result<(), Errno> {
-        self.qps.asks_for_group(qpn);
+        self.qps.begin_group_request(qpn);
         match daemon.call(&AttachGroup { qpn, reserved: 0, gid }.into()) {
             Ok(Message::GroupAttached(GroupAttached { peer_qpn, .. })) => {
                 self.qps.group_answered(qpn, gid, peer_qpn);
@@ -191,21 +192,21 @@ impl MulticastGroups {
         let LinkReady { qpn, peer_qpn, dgid, .. } = *ready;
         match self.qps.group_peer(qpn, dgid) {
             Some(_) => self.link_gone(daemon, qpn, peer_qpn),
-            None => daemon.defer(Call::Leave { qpn, peer_qpn }),
+            None => daemon.defer(DeferredCall::Leave { qpn, peer_qpn }),
         }
     }
 
     /// It is gone, or could not be used, though the queue pair is still attached, perhaps.
     pub(super) fn link_gone(&self, daemon: &impl DaemonCalls, qpn: Qpn, peer_qpn: Qpn) {
         self.qps.group_unlinked(qpn, Some(peer_qpn));
-        daemon.defer(Call::Attach { qpn });
+        daemon.defer(DeferredCall::Attach { qpn });
     }
 
     /// All of them are gone, with the daemon.
-    pub(super) fn links_gone(&self, daemon: &impl DaemonCalls) {
+    pub(super) fn forget_links(&self, daemon: &impl DaemonCalls) {
         for qpn in self.qps.attached() {
             self.qps.group_unlinked(qpn, None);
-            daemon.defer(Call::Attach { qpn });
+            daemon.defer(DeferredCall::Attach { qpn });
         }
     }
 }

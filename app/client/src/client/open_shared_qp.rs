@@ -2,16 +2,16 @@
 //! side is in `shared_qp_admission.rs`; what they say to each other then is in `opened/`.
 //!
 //! The opener listens at a socket whose number the kernel draws, and asks all parts of the domain
-//! (`xrc_directory.rs`) for the maker. The maker connects to that socket, and says by what number.
-//! As for requests that are handed over, both state in the domain's file what they say, and are
-//! heard only from the socket of their part. The maker looks for the statement once more when it is
-//! connected: the process that made it is alive, and so the socket is that process's.
+//! (`xrc_domain_discovery.rs`) for the maker. The maker connects to that socket, and says by what
+//! number. As for requests that are handed over, both state in the domain's file what they say, and
+//! are heard only from the socket of their part. The maker looks for the statement once more when
+//! it is connected: the process that made it is alive, and so the socket is that process's.
 
 use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
-use crate::shared_qp::{Line, Watched};
-use crate::xrc_directory::{ASKED_MAX, DomainMember, PAUSE, SendOutcome};
+use crate::shared_qp::{MakerConnection, WatchedProcess};
+use crate::xrc_domain_discovery::{ASKED_MAX, DomainMember, PAUSE, SendOutcome};
 use omniverb_device::{Qp, QpSpec};
 use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;
@@ -28,7 +28,7 @@ pub struct OpenedQp {
     /// In its place: of its number, without a connection. Its events come to this one's cookie.
     pub qp: Arc<Qp>,
     client: Arc<Client>,
-    line: Option<Arc<Line>>,
+    line: Option<Arc<MakerConnection>>,
     heard: Vec<u64>,
 }
 
@@ -39,11 +39,11 @@ impl OpenedQp {
         let statistics = Window::private(STATISTICS_SLOT_BYTES);
         let qp = Qp::new(&client.shared, spec, number, statistics).ok_or(Errno::ENOMEM)?;
         let watched = socket.try_clone().map_err(|error| errno_of(&error));
-        let line = Arc::new(Line::new(socket, qp.clone()));
+        let line = Arc::new(MakerConnection::new(socket, qp.clone()));
         let (client, heard) = (client.clone(), Vec::new());
         let mut opened = OpenedQp { qp, client, line: Some(line.clone()), heard };
         opened.heard.push(opened.client.service.add(line.clone())?);
-        if let Some(watched) = Watched::of(watched?.as_fd(), &line) {
+        if let Some(watched) = WatchedProcess::of(watched?.as_fd(), &line) {
             opened.heard.push(opened.client.service.add(watched)?);
         }
         Ok(opened)

@@ -1,7 +1,7 @@
 //! Lists what is to be taken back from peers, and the calls that wait for it.
 
-use super::granted_pages::{GrantedPages, Manner};
-use crate::page_revocation::{PageOwner, Question};
+use super::granted_pages::{GrantedPages, RevocationMode};
+use crate::page_revocation::{PageOwner, PageQuestion};
 use crate::region_extent::Extent;
 use omniverb_session::Message;
 use omniverb_session::body::{TAKE_ALL, TAKE_EXTENT, TakeBack};
@@ -27,7 +27,7 @@ impl GrantedPages {
         }
     }
 
-    pub(super) fn answer_adopt(&self, Question { ask, to }: Question) {
+    pub(super) fn answer_adopt(&self, PageQuestion { ask, to }: PageQuestion) {
         let answer = self.adopt(ask);
         self.progress.answer(&to, answer.into());
     }
@@ -71,11 +71,11 @@ impl PageOwner for GrantedPages {
         let held = held.into_iter().collect::<BTreeSet<_>>();
         let free =
             |rkey, extent: &Extent| is_one(rkey, extent) && !held.contains(&(rkey, extent.start()));
-        let outcome = self.withdraw(free, Manner::Kindly);
+        let outcome = self.withdraw(free, RevocationMode::Kindly);
         if held.is_empty() { outcome } else { outcome.and(Err(Errno::EBUSY)) }
     }
 
-    fn answer(&self, question: Question) {
+    fn answer(&self, question: PageQuestion) {
         self.answer_adopt(question);
     }
 }

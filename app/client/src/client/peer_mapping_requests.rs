@@ -3,11 +3,11 @@
 use super::Client;
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
-use crate::message_descriptors::Delivered;
-use crate::peer_mappings::Mapped;
+use crate::messages_with_files::MessageWithFiles;
+use crate::peer_mappings::PeerMappings;
 use crate::queue_pair_records::QueuePairs;
-use crate::window_loans;
-use omniverb_device::page_grants::{Backing, Denied, Grant};
+use crate::vm_window_loans;
+use omniverb_device::page_grants::{Backing, Denial, Grant};
 use omniverb_session::Message;
 use omniverb_session::body::{self, Connected, GrantDenied, GrantEnded, Granted, RequestGrant};
 use omniverb_session::page_rights;
@@ -36,8 +36,8 @@ impl QueuePairs {
     pub(super) fn grant_denied(&self, denied: &GrantDenied) {
         // What touched no whole page says nothing of the rest of the region.
         let how = match denied.errno {
-            Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
-            _ => Denied::ForGood,
+            Errno::EAGAIN | Errno::ERANGE => Denial::ForNow,
+            _ => Denial::ForGood,
         };
         if let Some(qp) = self.get(denied.qpn) {
             qp.not_granted(denied.peer_qpn, denied.rkey, how);
@@ -53,16 +53,16 @@ impl QueuePairs {
     }
 }
 
-impl Mapped {
+impl PeerMappings {
     /// The daemon granted what we asked for.
     pub(super) fn map(
         &self,
         qps: &QueuePairs,
         pages: &Arc<GrantedPages>,
-        delivered: Delivered<Granted>,
+        delivered: MessageWithFiles<Granted>,
     ) -> Result<(), Errno> {
-        let Delivered { said: granted, files: extent } = delivered;
-        let piece = window_loans::piece(granted.memory, &extent);
+        let MessageWithFiles { said: granted, files: extent } = delivered;
+        let piece = vm_window_loans::piece(granted.memory, &extent);
         let mapped = self.map_extent((qps, pages), &granted, &extent, piece);
         if let (Err(_), Some(piece)) = (mapped, piece) {
             pages.let_go((piece, pages.bells.era()), 1);
@@ -88,7 +88,7 @@ impl Mapped {
         };
         let make_room = || qp.drop_oldest_grant();
         let window = self.window(peer, (extent, piece), how, make_room, let_go)?;
-        let backing = match window_loans::is_device(extent) {
+        let backing = match vm_window_loans::is_device(extent) {
             true => Backing::Device,
             false => Backing::File,
         };

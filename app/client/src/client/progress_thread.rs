@@ -4,11 +4,12 @@
 //! serve it asks for kicks before it waits. After any activity it takes a turn every millisecond;
 //! after two quiet ones, by when no peer can have missed that kicks are wanted, it sleeps without a
 //! limit. It waits for nothing else: what needs an answer of the daemon is done in
-//! `deferred_tasks.rs`, and what the daemon has no room for waits in `daemon_event_replies.rs`.
+//! `deferred_daemon_calls.rs`, and what the daemon has no room for waits in
+//! `daemon_event_replies.rs`.
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::Call;
+use crate::deferred_daemon_calls::DeferredCall;
 use omniverb_device::background_progress::ProgressReport;
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
@@ -93,7 +94,7 @@ fn run(client: &Weak<Client>) {
         quiet = if active || turn.is_busy { 0 } else { quiet + 1 };
         if !connected && clock::now() >= reconnect_at {
             reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
-            client.defer(Call::Reconnect);
+            client.defer(DeferredCall::Reconnect);
         }
     }
 }

@@ -4,8 +4,8 @@ use super::Client;
 use super::explain_unreachable_peer::explain_qp;
 use super::multicast_groups::await_last_words;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::{Call, Caller, Made};
-use crate::pending_datagram_links::Reply;
+use crate::deferred_daemon_calls::{CallOutcome, Caller, DeferredCall};
+use crate::pending_datagram_links::LinkReply;
 use crate::queue_pair_records::{Connection, QueuePairs, Ticket};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;
@@ -160,19 +160,19 @@ fn request_datagram_link(
     qps: &QueuePairs,
     qpn: Qpn,
     destination: Destination,
-) -> Reply {
-    let Some(qp) = qps.get(qpn) else { return Reply::Over };
+) -> LinkReply {
+    let Some(qp) = qps.get(qpn) else { return LinkReply::Over };
     let Destination { dgid, sgid, qpn: dest_qpn } = destination;
     let connection = Connection { dgid, sgid, dest_qpn };
     match daemon.call(&connect_message(qpn, &connection, Purpose::Connect)) {
-        Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return Reply::NotYet,
+        Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return LinkReply::NotYet,
         Ok(_) => {}
         Err(errno) => {
             not_sent(qpn, &destination, errno);
             qp.unreachable(destination);
         }
     }
-    Reply::Over
+    LinkReply::Over
 }
 
 impl QueuePairs {
@@ -190,32 +190,32 @@ impl QueuePairs {
 }
 
 impl Caller for Client {
-    fn make(&self, call: Call) -> Made {
+    fn make(&self, call: DeferredCall) -> CallOutcome {
         match call {
-            Call::Grant { qpn, peer_qpn, rkey, range } => {
+            DeferredCall::Grant { qpn, peer_qpn, rkey, range } => {
                 self.request_grant(qpn, peer_qpn, rkey, range);
             }
-            Call::DatagramLink { qpn, destination } => {
+            DeferredCall::DatagramLink { qpn, destination } => {
                 request_datagram_link(self, &self.qps, qpn, destination);
             }
-            Call::Failed { qpn } => {
+            DeferredCall::Failed { qpn } => {
                 self.pages.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
             }
-            Call::HandOver { qpn, part } => self.hand_over(qpn, part),
-            Call::Tell { qpn, event } => self.tell_openers(qpn, event),
-            Call::Opened { opener } => self.serve_opener(opener),
-            Call::Discard { qpn } => self.discard(qpn),
-            Call::Attach { qpn } => return self.groups.attach_again(self, qpn),
-            Call::Leave { qpn, peer_qpn } => return self.groups.leave(self, qpn, peer_qpn),
-            Call::Explain { qpn } => explain_qp(self, qpn),
-            Call::Reconnect => drop(self.reconnect()),
-            Call::Settle if self.session.settle().is_err() => return Made::Again,
-            Call::Settle => {}
+            DeferredCall::HandOver { qpn, part } => self.hand_over(qpn, part),
+            DeferredCall::Tell { qpn, event } => self.tell_openers(qpn, event),
+            DeferredCall::Opened { opener } => self.serve_opener(opener),
+            DeferredCall::Discard { qpn } => self.discard(qpn),
+            DeferredCall::Attach { qpn } => return self.groups.attach_again(self, qpn),
+            DeferredCall::Leave { qpn, peer_qpn } => return self.groups.leave(self, qpn, peer_qpn),
+            DeferredCall::Explain { qpn } => explain_qp(self, qpn),
+            DeferredCall::Reconnect => drop(self.reconnect()),
+            DeferredCall::Settle if self.session.settle().is_err() => return CallOutcome::Again,
+            DeferredCall::Settle => {}
         }
-        Made::Done
+        CallOutcome::Done
     }
 
-    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply {
+    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> LinkReply {
         request_datagram_link(self, &self.qps, qpn, destination)
     }
 }

@@ -2,8 +2,8 @@
 //! are connected (`open_shared_qp.rs`).
 
 use super::Client;
-use crate::shared_qp::Attendant;
-use crate::xrc_directory::{ASKED_MAX, DomainMember};
+use crate::shared_qp::OpenerService;
+use crate::xrc_domain_discovery::{ASKED_MAX, DomainMember};
 use omniverb_session::body::{OpenQp, QpOpened};
 use omniverb_sys::{autobind_socket, clock};
 use omniverb_terms::Errno;
@@ -15,16 +15,16 @@ const ANSWERED_MAX: usize = 64;
 
 /// What a domain's thread has said to openers of queue pairs of this process.
 #[derive(Default)]
-pub(super) struct Openings(Vec<Answered>);
+pub(super) struct AnsweredOpeners(Vec<AnsweredOpener>);
 
-struct Answered {
+struct AnsweredOpener {
     /// Its opener has heard of it, or is gone.
     settled: Arc<AtomicBool>,
     statement: Option<u64>,
     since: u64,
 }
 
-impl Openings {
+impl AnsweredOpeners {
     /// Whether statements stand that are to be taken back.
     pub(super) fn are_some(&self) -> bool {
         !self.0.is_empty()
@@ -70,7 +70,7 @@ impl Openings {
             return let_go();
         }
         let known = place.part.receivers.clone();
-        let attendant: Weak<dyn Attendant> = client.me.clone();
+        let attendant: Weak<dyn OpenerService> = client.me.clone();
         let Some(opener) = client.openers.add(socket, qpn, known, attendant) else {
             place.tell(part, &answer(0, Errno::ENOMEM).into());
             return let_go();
@@ -83,7 +83,7 @@ impl Openings {
             return client.end_opener(opener);
         }
         let settled = opener.settled();
-        self.0.push(Answered { settled, statement, since: clock::now() });
+        self.0.push(AnsweredOpener { settled, statement, since: clock::now() });
         place.tell(part, &answer.into());
     }
 }

@@ -3,16 +3,16 @@
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::Call;
-use crate::shared_qp::{Attendant, Opener, Openers};
-use crate::verbs_import::Service;
+use crate::deferred_daemon_calls::DeferredCall;
+use crate::device_import::PeerSocketThread;
+use crate::shared_qp::{Opener, OpenerService, Openers};
 use omniverb_device::AsyncEvent;
 use omniverb_terms::{Errno, Qpn};
 use std::sync::Arc;
 
-impl Attendant for Client {
+impl OpenerService for Client {
     fn attend_to(&self, key: u64) {
-        self.defer(Call::Opened { opener: key });
+        self.defer(DeferredCall::Opened { opener: key });
     }
 }
 
@@ -52,7 +52,11 @@ impl Client {
 
 impl Openers {
     /// Listens to an opener, until its end.
-    pub(super) fn listen(&self, service: &Arc<Service>, opener: &Arc<Opener>) -> Result<(), Errno> {
+    pub(super) fn listen(
+        &self,
+        service: &Arc<PeerSocketThread>,
+        opener: &Arc<Opener>,
+    ) -> Result<(), Errno> {
         opener.listen(service)?;
         // It may have been over before.
         if !self.has(opener) {

@@ -6,12 +6,12 @@
 //! they are taken back, the engine has left them before any process is told so.
 
 use super::granted_pages::GrantedPages;
-use super::pending_grants::{Refused, has_room, may_lend};
-use crate::rkey_table::{Key, Others};
+use super::page_adoption::{GrantRefusal, check_may_lend, has_room};
+use crate::rkey_table::{Key, OtherKeysBytes};
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
-use omniverb_session::page_rights::{Trust, mappable};
+use omniverb_session::page_rights::{PeerTrust, mappable};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl GrantedPages {
 
     /// The number of the ring that keeps them, and the EPOCH of the link that they are reached by.
     fn keep_pages(&self, ask: &Pin) -> Result<(u32, u32), Errno> {
-        self.may_grant()?;
+        self.check_may_grant()?;
         let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
         let length = usize::try_from(ask.length).map_err(|_| Errno::EPROTO)?;
         start.checked_add(length).ok_or(Errno::EPROTO)?;
@@ -50,8 +50,8 @@ impl GrantedPages {
         });
         match kept.ok_or(Errno::EACCES)? {
             Ok(kept) => Ok(kept),
-            Err(Refused::Errno(errno)) => Err(errno),
-            Err(Refused::InTheWay(old)) => {
+            Err(GrantRefusal::Errno(errno)) => Err(errno),
+            Err(GrantRefusal::InTheWay(old)) => {
                 self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
                 Err(Errno::EAGAIN)
             }
@@ -63,16 +63,16 @@ impl GrantedPages {
         qp: &Qp,
         key: &mut Key,
         place: (usize, usize),
-        (era, others): (u64, Others),
-    ) -> Result<u32, Refused> {
+        (era, others): (u64, OtherKeysBytes),
+    ) -> Result<u32, GrantRefusal> {
         // The engine keeps to the flags.
-        may_lend(qp, key, mappable(key.region().access, Trust::Trusting))?;
+        check_may_lend(qp, key, mappable(key.region().access, PeerTrust::Trusting))?;
         has_room(key, place, others)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.keep(place, (era, stay)).map_err(|errno| {
             self.taking.left();
-            Refused::Errno(errno)
+            GrantRefusal::Errno(errno)
         })
     }
 

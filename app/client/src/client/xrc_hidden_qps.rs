@@ -2,9 +2,9 @@
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::Call;
+use crate::deferred_daemon_calls::DeferredCall;
 use crate::queue_pair_records::Connection;
-use crate::xrc_directory::DomainMember;
+use crate::xrc_domain_discovery::DomainMember;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, QpAttributes, QpMask, QpSpec, access};
 use omniverb_session::body::HandOver;
@@ -52,7 +52,7 @@ pub(super) fn receiver(
     match made {
         Ok(()) => Ok(qp),
         Err(errno) => {
-            client.defer(Call::Discard { qpn: qp.number });
+            client.defer(DeferredCall::Discard { qpn: qp.number });
             Err(errno)
         }
     }

@@ -11,13 +11,15 @@
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
 use super::Client;
-use super::shared_qp_admission::Openings;
+use super::shared_qp_admission::AnsweredOpeners;
 use super::xrc_hidden_qps::{receiver, sender};
 use crate::daemon_calls::DaemonCalls;
-use crate::deferred_tasks::Call;
+use crate::deferred_daemon_calls::DeferredCall;
 use crate::queue_pair_records::Connection;
-use crate::spawn_thread::spawn_quietly;
-use crate::xrc_directory::{ASKED_MAX, DomainMember, DomainMessage, PAUSE, Part, SendOutcome};
+use crate::signal_free_thread::spawn_quietly;
+use crate::xrc_domain_discovery::{
+    ASKED_MAX, DomainMember, DomainMessage, DomainPart, PAUSE, SendOutcome,
+};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Domain, Qp, QpAttributes, QpMask};
 use omniverb_session::body::{HandOver, HandedOver};
@@ -106,7 +108,7 @@ impl ServedHandOver {
 struct HandOvers {
     asking: Vec<PendingHandOver>,
     serving: Vec<ServedHandOver>,
-    openings: Openings,
+    openings: AnsweredOpeners,
 }
 
 impl Client {
@@ -118,7 +120,7 @@ impl Client {
     pub fn join_domain(
         self: &Arc<Self>,
         domain: &Arc<Domain>,
-        part: Part,
+        part: DomainPart,
     ) -> Result<Membership, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
@@ -268,7 +270,7 @@ impl HandOvers {
             gid: connection.sgid,
         };
         if place.state(message.statement()).is_err() {
-            client.defer(Call::Discard { qpn: by.number });
+            client.defer(DeferredCall::Discard { qpn: by.number });
             return front.no_way(part);
         }
         let (since, pause) = (clock::now(), PAUSE.0);
@@ -335,7 +337,7 @@ impl HandOvers {
         for asking in over {
             place.take_back(asking.message.statement());
             if !asking.front.is_relayed_by(asking.by.number) {
-                client.defer(Call::Discard { qpn: asking.by.number });
+                client.defer(DeferredCall::Discard { qpn: asking.by.number });
             }
         }
         for mut asking in open {
@@ -361,7 +363,7 @@ impl HandOvers {
             let linked = serving.linked || !by.peers().is_empty();
             let late = !linked && now.saturating_sub(serving.since) >= ASKED_MAX;
             if late {
-                client.defer(Call::Discard { qpn: by.number });
+                client.defer(DeferredCall::Discard { qpn: by.number });
             }
             serving.linked = linked;
             let stood = |at: u64| now.saturating_sub(at) >= STANDS;
@@ -376,11 +378,11 @@ impl HandOvers {
     fn give_up(self, client: &Client) {
         for asking in self.asking {
             asking.front.no_way(asking.message.to);
-            client.defer(Call::Discard { qpn: asking.by.number });
+            client.defer(DeferredCall::Discard { qpn: asking.by.number });
         }
         for serving in self.serving {
             if let Some(by) = serving.by {
-                client.defer(Call::Discard { qpn: by.number });
+                client.defer(DeferredCall::Discard { qpn: by.number });
             }
         }
     }
@@ -395,6 +397,6 @@ impl PendingHandOver {
     fn fail(self, client: &Client, place: &DomainMember) {
         place.take_back(self.message.statement());
         self.front.no_way(self.message.to);
-        client.defer(Call::Discard { qpn: self.by.number });
+        client.defer(DeferredCall::Discard { qpn: self.by.number });
     }
 }

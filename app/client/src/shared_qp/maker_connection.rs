@@ -1,7 +1,7 @@
 //! The opener's side: what leads to the process that has made the queue pair.
 
-use super::{Mortal, hang_up, take};
-use crate::verbs_import::Party;
+use super::{OnProcessEnd, hang_up, take};
+use crate::device_import::PeerSocket;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
@@ -15,17 +15,17 @@ use std::time::Duration;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What leads to the maker.
-pub(crate) struct Line {
+pub(crate) struct MakerConnection {
     socket: OwnedFd,
     /// What this process has in the queue pair's place: its number, and where its events go.
     pub(super) qp: Arc<Qp>,
     /// One question at a time.
     asking: Mutex<()>,
-    state: Mutex<Known>,
+    state: Mutex<MakerState>,
     change: Condvar,
 }
 
-struct Known {
+struct MakerState {
     tag: u64,
     came: Option<Notice>,
     /// The attributes, as the maker said last.
@@ -38,7 +38,7 @@ struct Known {
     lost: bool,
 }
 
-impl Party for Line {
+impl PeerSocket for MakerConnection {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -48,15 +48,15 @@ impl Party for Line {
         let taken = take(self.socket.as_fd(), &mut bytes);
         let goes_on = taken.is_some_and(|length| length == 0 || self.take(&bytes[..length]));
         if !goes_on {
-            self.has_ended();
+            self.process_ended();
         }
         goes_on
     }
 }
 
-impl Mortal for Line {
+impl OnProcessEnd for MakerConnection {
     /// The queue pair has ended with its maker.
-    fn has_ended(&self) {
+    fn process_ended(&self) {
         let was_lost = {
             let mut known = lock(&self.state);
             known.attributes.state = State::Err as u32;
@@ -69,13 +69,13 @@ impl Mortal for Line {
     }
 }
 
-impl Line {
-    pub(crate) fn new(socket: OwnedFd, qp: Arc<Qp>) -> Line {
+impl MakerConnection {
+    pub(crate) fn new(socket: OwnedFd, qp: Arc<Qp>) -> MakerConnection {
         let attributes = Attributes::NONE;
         let (has_object, missed, lost) = (false, Vec::new(), false);
-        let known = Known { tag: 0, came: None, attributes, has_object, missed, lost };
+        let known = MakerState { tag: 0, came: None, attributes, has_object, missed, lost };
         let (asking, state, change) = (Mutex::default(), Mutex::new(known), Condvar::new());
-        Line { socket, qp, asking, state, change }
+        MakerConnection { socket, qp, asking, state, change }
     }
 
     /// Takes in what the maker says. False: no maker says so.
@@ -197,11 +197,11 @@ mod tests {
     }
 
     /// A line whose queue pair has this cookie.
-    fn line(cookie: usize) -> Line {
+    fn line(cookie: usize) -> MakerConnection {
         crate::device_platform::on_async_event(hear);
         let qp = stand_in().unwrap();
         qp.cookie.store(cookie, Ordering::Release);
-        Line::new(seqpacket::pair().unwrap().0, qp)
+        MakerConnection::new(seqpacket::pair().unwrap().0, qp)
     }
 
     fn heard(cookie: usize) -> Vec<AsyncEvent> {
@@ -225,12 +225,12 @@ mod tests {
         line.begin();
         let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
         assert!(line.take(established.bytes()));
-        line.has_ended();
+        line.process_ended();
         for late in [notice(shared_qp::ANSWER, 0, State::Rts), established] {
             assert!(line.take(late.bytes()));
         }
         assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
-        line.has_ended();
+        line.process_ended();
         assert_eq!(line.remains().map(|known| known.state), Some(State::Err as u32));
         use AsyncEvent::{CommunicationEstablished, QpFatal};
         assert_eq!(heard(11), [CommunicationEstablished, QpFatal, CommunicationEstablished]);
@@ -244,7 +244,7 @@ mod tests {
         for _ in 0..2 {
             assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
         }
-        line.has_ended();
+        line.process_ended();
         assert_eq!(heard(12), [AsyncEvent::QpFatal; 3]);
     }
 
@@ -255,12 +255,12 @@ mod tests {
             let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
             assert!(line.take(established.bytes()));
         }
-        line.has_ended();
+        line.process_ended();
         assert!(heard(13).is_empty());
         line.begin();
         use AsyncEvent::{CommunicationEstablished, QpFatal};
         assert_eq!(heard(13), [CommunicationEstablished, QpFatal]);
-        line.has_ended();
+        line.process_ended();
         assert_eq!(heard(13).len(), 2);
     }
 }

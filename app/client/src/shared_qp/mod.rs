@@ -10,46 +10,46 @@
 mod maker_connection;
 mod opener_connections;
 
-pub(crate) use self::maker_connection::Line;
-pub(crate) use self::opener_connections::Attendant;
-pub use self::opener_connections::Receivers;
+pub(crate) use self::maker_connection::MakerConnection;
+pub(crate) use self::opener_connections::OpenerService;
+pub use self::opener_connections::SharedQueuePairs;
 pub(crate) use self::opener_connections::{Opener, Openers};
 
-use crate::spawn_thread::spawn_quietly;
-use crate::verbs_import::Party;
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use crate::device_import::PeerSocket;
+use crate::signal_free_thread::spawn_quietly;
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Another process. A child that it has forked may have its sockets, too, so their end is not
 /// enough to know of its own.
-pub(crate) struct Watched<T> {
+pub(crate) struct WatchedProcess<T> {
     process: OwnedFd,
     of: Arc<T>,
 }
 
 /// Has to know of its end.
-pub(crate) trait Mortal: Send + Sync {
+pub(crate) trait OnProcessEnd: Send + Sync {
     /// The other process has ended.
-    fn has_ended(&self);
+    fn process_ended(&self);
 }
 
-impl<T: Mortal> Watched<T> {
+impl<T: OnProcessEnd> WatchedProcess<T> {
     /// The one at the other end of a socket, if the kernel says which it is.
-    pub(crate) fn of(socket: BorrowedFd<'_>, of: &Arc<T>) -> Option<Arc<Watched<T>>> {
+    pub(crate) fn of(socket: BorrowedFd<'_>, of: &Arc<T>) -> Option<Arc<WatchedProcess<T>>> {
         let process = omniverb_sys::pidfd::of_peer(socket).ok()?;
-        Some(Arc::new(Watched { process, of: of.clone() }))
+        Some(Arc::new(WatchedProcess { process, of: of.clone() }))
     }
 }
 
-impl<T: Mortal> Party for Watched<T> {
+impl<T: OnProcessEnd> PeerSocket for WatchedProcess<T> {
     fn socket(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
 
     fn hear(&self) -> bool {
-        self.of.has_ended();
+        self.of.process_ended();
         false
     }
 }
@@ -58,10 +58,10 @@ impl<T: Mortal> Party for Watched<T> {
 /// is gone, or says what no correct one says.
 fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     match unsolicited_fds::receive(socket, buffer) {
-        Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
+        Ok(PlainMessage::Message(length)) => Some(length).filter(|length| *length > 0),
         // Left there for the thread that closes the socket (`hang_up`): this thread hears all the
         // others.
-        Ok(Plain::Descriptors) => None,
+        Ok(PlainMessage::Descriptors) => None,
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
         Err(_) => None,
     }
@@ -70,7 +70,7 @@ fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
 /// Ends a connection, also for other holders of its sockets, and lets go of it where no thread
 /// waits for what may be behind a descriptor that the other end has sent. It is not taken up any
 /// more.
-fn hang_up(of: Arc<impl Party + 'static>) {
+fn hang_up(of: Arc<impl PeerSocket + 'static>) {
     if unsolicited_fds::is_spent(of.socket()) {
         return;
     }

@@ -1,7 +1,7 @@
 //! The maker's side: a process that has a queue pair of ours open, and what it asks.
 
-use super::{Mortal, Watched, hang_up, take};
-use crate::verbs_import::{Party, Service};
+use super::{OnProcessEnd, WatchedProcess, hang_up, take};
+use crate::device_import::{PeerSocket, PeerSocketThread};
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
 use omniverb_sys::{lock, process_state, seqpacket};
@@ -20,7 +20,7 @@ const DESCRIPTORS_EACH: usize = 8;
 const WAITING_MAX: usize = 16;
 
 /// Queue pairs of this process that others may open.
-pub trait Receivers: Send + Sync {
+pub trait SharedQueuePairs: Send + Sync {
     /// Another process has the queue pair of this number open from now on. False: there is none.
     fn hold(&self, number: Qpn) -> bool;
 
@@ -39,7 +39,7 @@ pub trait Receivers: Send + Sync {
 }
 
 /// Has openers served where no thread waits for that: what they ask may take a call to the daemon.
-pub(crate) trait Attendant: Send + Sync {
+pub(crate) trait OpenerService: Send + Sync {
     /// The opener of this key has asked something, or is gone.
     fn attend_to(&self, key: u64);
 }
@@ -50,8 +50,8 @@ pub(crate) struct Opener {
     key: u64,
     socket: OwnedFd,
     number: Qpn,
-    receivers: Weak<dyn Receivers>,
-    attendant: Weak<dyn Attendant>,
+    receivers: Weak<dyn SharedQueuePairs>,
+    attendant: Weak<dyn OpenerService>,
     inbox: Mutex<Inbox>,
     /// It has asked something, or is over: it knows by now that it is connected, or need not.
     settled: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ struct Inbox {
     parties: Vec<u64>,
 }
 
-impl Party for Opener {
+impl PeerSocket for Opener {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -82,15 +82,15 @@ impl Party for Opener {
         if !goes_on {
             self.be_over();
         }
-        self.have_served();
+        self.request_service();
         goes_on
     }
 }
 
-impl Mortal for Opener {
-    fn has_ended(&self) {
+impl OnProcessEnd for Opener {
+    fn process_ended(&self) {
         self.be_over();
-        self.have_served();
+        self.request_service();
     }
 }
 
@@ -100,8 +100,8 @@ impl Opener {
         (key, _seat): (u64, Arc<()>),
         socket: OwnedFd,
         number: Qpn,
-        receivers: Weak<dyn Receivers>,
-        attendant: Weak<dyn Attendant>,
+        receivers: Weak<dyn SharedQueuePairs>,
+        attendant: Weak<dyn OpenerService>,
     ) -> Opener {
         let (inbox, settled) = (Mutex::default(), Arc::default());
         Opener { key, socket, number, receivers, attendant, inbox, settled, _seat }
@@ -121,7 +121,7 @@ impl Opener {
         lock(&self.inbox).over = true;
     }
 
-    fn have_served(&self) {
+    fn request_service(&self) {
         if let Some(attendant) = self.attendant.upgrade() {
             attendant.attend_to(self.key);
         }
@@ -173,9 +173,9 @@ impl Opener {
     ///
     /// # Errors
     /// errno: no descriptors or threads are left.
-    pub(crate) fn listen(self: &Arc<Self>, service: &Arc<Service>) -> Result<(), Errno> {
+    pub(crate) fn listen(self: &Arc<Self>, service: &Arc<PeerSocketThread>) -> Result<(), Errno> {
         let mut parties = vec![service.add(self.clone())?];
-        if let Some(watched) = Watched::of(self.socket.as_fd(), self) {
+        if let Some(watched) = WatchedProcess::of(self.socket.as_fd(), self) {
             parties.extend(service.add(watched));
         }
         lock(&self.inbox).parties.extend(parties);
@@ -183,14 +183,14 @@ impl Opener {
     }
 
     /// Listens to it no longer.
-    pub(crate) fn ignore(&self, service: &Service) {
+    pub(crate) fn ignore(&self, service: &PeerSocketThread) {
         self.be_over();
         let parties = std::mem::take(&mut lock(&self.inbox).parties);
         parties.into_iter().for_each(|number| service.remove(number));
     }
 
     /// Ends the connection. What it had open, and of what; to be let go of.
-    pub(crate) fn end(self: Arc<Self>) -> (Qpn, Option<Arc<dyn Receivers>>) {
+    pub(crate) fn end(self: Arc<Self>) -> (Qpn, Option<Arc<dyn SharedQueuePairs>>) {
         let found = (self.number, self.receivers.upgrade());
         hang_up(self);
         found
@@ -218,10 +218,10 @@ impl Opener {
 
 /// All openers of this process's queue pairs.
 #[derive(Default)]
-pub(crate) struct Openers(Mutex<All>);
+pub(crate) struct Openers(Mutex<OpenerTable>);
 
 #[derive(Default)]
-struct All {
+struct OpenerTable {
     latest: u64,
     here: HashMap<u64, Arc<Opener>>,
     /// Each opener whose socket is open has it, too.
@@ -239,8 +239,8 @@ impl Openers {
         &self,
         socket: OwnedFd,
         number: Qpn,
-        receivers: Weak<dyn Receivers>,
-        attendant: Weak<dyn Attendant>,
+        receivers: Weak<dyn SharedQueuePairs>,
+        attendant: Weak<dyn OpenerService>,
     ) -> Option<Arc<Opener>> {
         let mut all = lock(&self.0);
         if Arc::strong_count(&all.seats) > openers_max() {
@@ -277,17 +277,17 @@ impl Openers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::hostile_opener::{Idle, Nobody, alone};
+    use crate::testing::hostile_opener::{IdleOpenerService, NoSharedQueuePairs, alone};
 
-    fn idle() -> Weak<dyn Attendant> {
-        Weak::<Idle>::new()
+    fn idle() -> Weak<dyn OpenerService> {
+        Weak::<IdleOpenerService>::new()
     }
 
     /// Too many hold queue pairs; a process that has one and goes makes room, when its socket is
     /// closed.
     #[test]
     fn openers_are_limited() {
-        let (openers, receivers) = (Openers::default(), Weak::<Nobody>::new());
+        let (openers, receivers) = (Openers::default(), Weak::<NoSharedQueuePairs>::new());
         let most = openers_max();
         assert!(most <= OPENERS_MAX && most * 2 <= (process_state::files_max() / 4).max(2));
         let add = |number| {
@@ -306,7 +306,7 @@ mod tests {
 
     fn one() -> (Opener, OwnedFd) {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        (alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
+        (alone(ours, Qpn(7), Weak::<NoSharedQueuePairs>::new()), theirs)
     }
 
     /// The attendant hears of each question: one that asks on and on keeps no other from its turn.

@@ -7,7 +7,7 @@
 // A message may get a field more without a change here.
 #![allow(clippy::needless_update)]
 
-use crate::{Client, Wish};
+use crate::{Client, RegistrationRequest};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_flags;
 use omniverb_device::{
@@ -61,7 +61,7 @@ impl Bytes<'_> {
 
 /// What the daemon says to the next call: events first, then the answer, or its own tag or bytes.
 #[derive(Default)]
-struct Plan {
+struct HostileAnswers {
     events: Vec<(Message, Vec<OwnedFd>)>,
     answer: Option<Message>,
     wrong_tag: bool,
@@ -69,9 +69,9 @@ struct Plan {
 
 /// What the daemon heard last of pages that it asked for.
 static ADOPTED: Mutex<Option<Adopted>> = Mutex::new(None);
-static PLANS: Mutex<VecDeque<Plan>> = Mutex::new(VecDeque::new());
+static PLANS: Mutex<VecDeque<HostileAnswers>> = Mutex::new(VecDeque::new());
 
-fn plans() -> std::sync::MutexGuard<'static, VecDeque<Plan>> {
+fn plans() -> std::sync::MutexGuard<'static, VecDeque<HostileAnswers>> {
     lock(&PLANS)
 }
 
@@ -107,7 +107,8 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
     let (events, theirs) = seqpacket::pair()?;
     let mut numbers = 0x100;
     loop {
-        let (length, _) = seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking)?;
+        let (length, _) =
+            seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)?;
         let Ok((tag, call)) = decode(&bytes[..length]) else { return Ok(()) };
         numbers += 1;
         if let Message::Hello(_) = call {
@@ -121,7 +122,7 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
         let plan = plans().pop_front();
         let plan = plan.unwrap_or_default();
         while let Ok((length @ 1.., _)) =
-            seqpacket::receive(events.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)
+            seqpacket::receive(events.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
         {
             if let Ok((_, Message::Adopted(adopted))) = decode(&bytes[..length]) {
                 *lock(&ADOPTED) = Some(adopted);
@@ -187,7 +188,7 @@ impl Process {
         // Another address than the real one: its pages are not to be moved.
         let iova = at as u64 + (1 << 40);
         let extras = RegionKind::default();
-        let wish = Wish { pd: PD, address: at, length: BYTES, iova, access, extras };
+        let wish = RegistrationRequest { pd: PD, address: at, length: BYTES, iova, access, extras };
         // SAFETY: leaked, so mapped for ever.
         let region = unsafe { client.register(wish) }.ok()?;
         let (lkey, rkey) = (region.lkey, region.rkey);
@@ -461,7 +462,7 @@ pub fn daemon_says(bytes: &[u8]) {
         }
         let events = (0..bytes.byte() % 3).map(|_| event(&mut bytes, &process)).collect();
         let answer = answer(&mut bytes);
-        plans().push_back(Plan { events, answer, wrong_tag: bytes.byte() == 0xff });
+        plans().push_back(HostileAnswers { events, answer, wrong_tag: bytes.byte() == 0xff });
         match bytes.byte() % 6 {
             0 => {
                 let made = process.queue_pair(bytes.of(Service::ALL));

@@ -3,9 +3,11 @@
 // UNSAFETY: vouches for memory that outlives everything.
 #![expect(unsafe_code)]
 
-use crate::verbs_import::{Device, Exported, Exporter, Importer, Line, Owner, Service};
+use crate::device_import::{
+    Device, ExportedObjects, Exporter, ExporterConnection, Importer, PageOwner, PeerSocketThread,
+};
 use omniverb_device::{Region, RegionKind, Shared, access};
-use omniverb_session::verbs_import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::ops::Range;
@@ -26,7 +28,7 @@ impl Ready {
     }
 }
 
-impl Owner for Ready {
+impl PageOwner for Ready {
     fn with_pages(
         &self,
         _: &Range<usize>,
@@ -55,7 +57,7 @@ impl Process {
     }
 }
 
-impl Exported for Process {
+impl ExportedObjects for Process {
     fn has_domain(&self, handle: u32) -> bool {
         handle == 1
     }
@@ -90,9 +92,9 @@ impl Exported for Process {
 }
 
 /// No process at all.
-enum Nobody {}
+enum NoObjects {}
 
-impl Device for Nobody {
+impl Device for NoObjects {
     fn shared(&self) -> &Arc<Shared> {
         match *self {}
     }
@@ -109,12 +111,12 @@ impl Device for Nobody {
 /// Says what the bytes say, to both.
 pub fn imports(bytes: &[u8]) {
     let process = Process::the_one();
-    let exporter = Exporter::new(Arc::<Service>::default(), Ready::the_one());
+    let exporter = Exporter::new(Arc::<PeerSocketThread>::default(), Ready::the_one());
     let objects: Weak<Process> = Arc::downgrade(process);
     let Ok((theirs, ours)) = seqpacket::pair() else { return };
     let importer = Importer::new(1, ours, exporter.clone(), objects, 1);
     let Ok((line, _owner)) = seqpacket::pair() else { return };
-    let line = Line::new(line, Weak::<Nobody>::new());
+    let line = ExporterConnection::new(line, Weak::<NoObjects>::new());
     for step in bytes.chunks(8).take(STEPS_MAX) {
         let byte = |at: usize| u32::from(step.get(at).copied().unwrap_or(0));
         let ask = Ask {
@@ -126,16 +128,16 @@ pub fn imports(bytes: &[u8]) {
             at: u64::from(byte(5) % 8) * PAGE as u64 + u64::from(byte(6) / 250),
         };
         importer.take(&ask);
-        let mut answer = [0; verbs_import::BYTES_MAX];
+        let mut answer = [0; device_import::BYTES_MAX];
         let answered =
-            seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::Mode::NonBlocking);
+            seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::BlockingMode::NonBlocking);
         if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
-            answer[byte(7) as usize % verbs_import::BYTES_MAX] ^= step[0];
+            answer[byte(7) as usize % device_import::BYTES_MAX] ^= step[0];
             line.take(Notice::read(&answer[..length]), files);
         }
     }
-    exporter.leaves(&importer);
+    exporter.remove_importer(&importer);
     assert!(exporter.has_nothing_out());
     assert!(std::hint::black_box(process.0).iter().all(|byte| *byte == 7));
 }

@@ -2,7 +2,7 @@
 //! panic, one answer to each question, and none of an event that there is not.
 
 use crate::progress_thread_state::Progress;
-use crate::shared_qp::{Attendant, Line, Opener, Receivers};
+use crate::shared_qp::{MakerConnection, Opener, OpenerService, SharedQueuePairs};
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 /// One that cannot be changed.
-struct One;
+struct OneQueuePair;
 
-impl Receivers for One {
+impl SharedQueuePairs for OneQueuePair {
     fn hold(&self, number: Qpn) -> bool {
         number == Qpn(7)
     }
@@ -33,18 +33,18 @@ impl Receivers for One {
 }
 
 /// Serves no opener: what was asked waits until it is taken.
-pub(crate) struct Idle;
+pub(crate) struct IdleOpenerService;
 
-impl Attendant for Idle {
+impl OpenerService for IdleOpenerService {
     fn attend_to(&self, _: u64) {}
 }
 
 /// No queue pairs at all.
 #[cfg(test)]
-pub(crate) enum Nobody {}
+pub(crate) enum NoSharedQueuePairs {}
 
 #[cfg(test)]
-impl Receivers for Nobody {
+impl SharedQueuePairs for NoSharedQueuePairs {
     fn hold(&self, _: Qpn) -> bool {
         match *self {}
     }
@@ -63,8 +63,8 @@ impl Receivers for Nobody {
 }
 
 /// An opener that is in no list, and is not attended to.
-pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
-    Opener::new(Default::default(), socket, number, receivers, Weak::<Idle>::new())
+pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn SharedQueuePairs>) -> Opener {
+    Opener::new(Default::default(), socket, number, receivers, Weak::<IdleOpenerService>::new())
 }
 
 /// A device without a peer behind it.
@@ -78,13 +78,13 @@ pub(crate) fn stand_in() -> Option<Arc<Qp>> {
 
 /// Says what the bytes say, to both.
 pub fn opened(bytes: &[u8]) {
-    let one = Arc::new(One);
-    let receivers: Weak<dyn Receivers> = Arc::<One>::downgrade(&one);
+    let one = Arc::new(OneQueuePair);
+    let receivers: Weak<dyn SharedQueuePairs> = Arc::<OneQueuePair>::downgrade(&one);
     let (Ok((opener, _theirs)), Ok((line, _maker))) = (seqpacket::pair(), seqpacket::pair()) else {
         return;
     };
     let Some(qp) = stand_in() else { return };
-    let (opener, line) = (alone(opener, Qpn(7), receivers), Line::new(line, qp.clone()));
+    let (opener, line) = (alone(opener, Qpn(7), receivers), MakerConnection::new(line, qp.clone()));
     let mut at = 0;
     while at < bytes.len() {
         // Datagrams of the right length, mostly.

@@ -13,17 +13,17 @@ use super::event_wait::{acknowledge, take_event};
 use super::{cq::CqShell, qp_handle::QpShell, srq::SrqShell};
 
 /// What kind of object an event is about.
-enum Subject {
+enum EventSubject {
     Cq,
     Qp,
     Srq,
 }
 
-fn subject(kind: AsyncEvent) -> Subject {
+fn subject(kind: AsyncEvent) -> EventSubject {
     match kind {
-        AsyncEvent::CqError => Subject::Cq,
-        AsyncEvent::SrqError | AsyncEvent::SrqLimitReached => Subject::Srq,
-        _ => Subject::Qp,
+        AsyncEvent::CqError => EventSubject::Cq,
+        AsyncEvent::SrqError | AsyncEvent::SrqLimitReached => EventSubject::Srq,
+        _ => EventSubject::Qp,
     }
 }
 
@@ -36,15 +36,15 @@ pub(super) fn deliver(kind: AsyncEvent, cookie: usize) {
     // object whose destroy verb has begun to free it.
     let context: *mut ibv_context = unsafe {
         match subject(kind) {
-            Subject::Cq => (*(cookie as *mut ibv_cq)).context,
-            Subject::Qp => (*(cookie as *mut ibv_qp)).context,
-            Subject::Srq => (*(cookie as *mut ibv_srq)).context,
+            EventSubject::Cq => (*(cookie as *mut ibv_cq)).context,
+            EventSubject::Qp => (*(cookie as *mut ibv_qp)).context,
+            EventSubject::Srq => (*(cookie as *mut ibv_srq)).context,
         }
     };
     // SAFETY: a live object's context is open.
     let events = unsafe { &ContextShell::of(context).events };
     // SAFETY: as above; what it is was written before it became a cookie.
-    let is_told = matches!(subject(kind), Subject::Qp)
+    let is_told = matches!(subject(kind), EventSubject::Qp)
         && unsafe { QpShell::of(cookie as *mut ibv_qp).opened.is_some() };
     // Another process says so, as often as it likes.
     if is_told { events.push_once((kind, cookie)) } else { events.push((kind, cookie)) }
@@ -58,15 +58,15 @@ unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_async_event)
     // SAFETY: the caller's promise.
     unsafe {
         let element = match subject(kind) {
-            Subject::Cq => {
+            EventSubject::Cq => {
                 CqShell::of(object as *mut ibv_cq).async_returned();
                 ibv_async_event_element { cq: object as *mut ibv_cq }
             }
-            Subject::Qp => {
+            EventSubject::Qp => {
                 QpShell::of(object as *mut ibv_qp).async_returned();
                 ibv_async_event_element { qp: object as *mut ibv_qp }
             }
-            Subject::Srq => {
+            EventSubject::Srq => {
                 SrqShell::of(object as *mut ibv_srq).async_returned();
                 ibv_async_event_element { srq: object as *mut ibv_srq }
             }

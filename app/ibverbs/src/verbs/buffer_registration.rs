@@ -14,7 +14,7 @@ use super::memory_region::register;
 use crate::errno::{minus_one, null};
 
 /// One buffer; `ibv_buf` for C.
-struct Buffer {
+struct RegisteredBuffer {
     pd: *mut ibv_pd,
     memory: *mut u8,
     layout: Layout,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn ov_ibv_alloc_buf(
     if memory.is_null() {
         return null(Errno::ENOMEM);
     }
-    let buffer = Box::new(Buffer { pd, memory, layout, length });
+    let buffer = Box::new(RegisteredBuffer { pd, memory, layout, length });
     // SAFETY: the caller's promise.
     unsafe { buf.write(Box::into_raw(buffer).cast()) };
     memory.cast()
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn ov_ibv_alloc_buf(
 pub unsafe extern "C" fn ov_ibv_free_buf(buf: *mut ibv_buf) {
     // SAFETY: the caller's promise; the memory was allocated with this layout.
     unsafe {
-        let buffer = Box::from_raw(buf.cast::<Buffer>());
+        let buffer = Box::from_raw(buf.cast::<RegisteredBuffer>());
         dealloc(buffer.memory, buffer.layout);
     }
 }
@@ -100,7 +100,7 @@ unsafe fn is_inside(
     length: usize,
 ) -> bool {
     // SAFETY: the caller's promise.
-    let buffer = unsafe { &*buf.cast::<Buffer>() };
+    let buffer = unsafe { &*buf.cast::<RegisteredBuffer>() };
     let from = (address as usize).checked_sub(buffer.memory as usize);
     let left = from.and_then(|from| buffer.length.checked_sub(from));
     pd == buffer.pd && left.is_some_and(|left| length <= left)

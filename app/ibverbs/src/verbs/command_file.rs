@@ -9,14 +9,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use omniverb_client::{Client, Import, ImportedRegion, Offer, generation, is_command_file, lock};
-use omniverb_session::verbs_import;
+use omniverb_client::{
+    Client, ExportOffer, Import, ImportedRegion, generation, is_command_file, lock,
+};
+use omniverb_session::device_import;
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
 
-use super::importable_objects::{DeviceMemory, Protection, Registered};
-use super::object_counts::Counts;
+use super::importable_objects::{DeviceMemory, ImportableRegion, ProtectionDomain};
+use super::object_counts::ObjectCounts;
 use crate::refusal_log::refused;
 
 /// Device and inode of a file.
@@ -65,55 +67,62 @@ impl<T> Table<T> {
 }
 
 /// What contexts of one command file have in common: limits, and what can be imported.
-pub(super) struct Family {
-    pub(super) counts: Arc<Counts>,
-    pub(super) domains: Table<Protection>,
-    pub(super) regions: Table<Registered>,
+pub(super) struct SharedCommandFile {
+    pub(super) counts: Arc<ObjectCounts>,
+    pub(super) domains: Table<ProtectionDomain>,
+    pub(super) regions: Table<ImportableRegion>,
     pub(super) device_memory: Table<DeviceMemory>,
-    origin: Origin,
+    origin: ContextOrigin,
     client: Weak<Client>,
     /// See [`generation`].
     process: u64,
 }
 
 /// Whose the context is.
-enum Origin {
-    Here(Mutex<Door>),
-    Elsewhere(Elsewhere),
+enum ContextOrigin {
+    Here(Mutex<ImportAccess>),
+    Elsewhere(ImportedContext),
 }
 
 /// Where importers from another process come in.
-enum Door {
+enum ImportAccess {
     /// There is nothing to import yet.
     Shut(Arc<OwnedFd>),
     Open {
-        _offer: Offer,
+        _offer: ExportOffer,
     },
     Gone,
 }
 
 /// The context of another process.
-pub(super) struct Elsewhere {
+pub(super) struct ImportedContext {
     pub(super) import: Import,
     /// Its protection domains, by their handles there.
-    domains: Mutex<HashMap<u32, Arc<Protection>>>,
+    domains: Mutex<HashMap<u32, Arc<ProtectionDomain>>>,
 }
 
 /// Families of this process, each with its file and the process that opened it: a forked child's
 /// copies are its parent's.
-static FAMILIES: Mutex<Vec<(File, u64, Weak<Family>)>> = Mutex::new(Vec::new());
+static FAMILIES: Mutex<Vec<(File, u64, Weak<SharedCommandFile>)>> = Mutex::new(Vec::new());
 
 fn identity(file: BorrowedFd<'_>) -> rustix::io::Result<File> {
     fstat(file).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-impl Family {
-    fn with(origin: Origin, client: &Arc<Client>, file: File) -> Arc<Family> {
+impl SharedCommandFile {
+    fn with(origin: ContextOrigin, client: &Arc<Client>, file: File) -> Arc<SharedCommandFile> {
         let (counts, process) = (Arc::default(), generation());
         let (domains, regions, device_memory) = Default::default();
         let client = Arc::downgrade(client);
-        let family =
-            Arc::new(Family { counts, domains, regions, device_memory, origin, client, process });
+        let family = Arc::new(SharedCommandFile {
+            counts,
+            domains,
+            regions,
+            device_memory,
+            origin,
+            client,
+            process,
+        });
         let mut families = lock(&FAMILIES);
         families.retain(|(_, opener, family)| *opener == process && family.strong_count() > 0);
         families.push((file, process, Arc::downgrade(&family)));
@@ -121,16 +130,19 @@ impl Family {
     }
 
     /// A new one, and the file that it is known by.
-    pub(super) fn new(client: &Arc<Client>) -> Result<(Arc<Family>, OwnedFd), Errno> {
+    pub(super) fn new(client: &Arc<Client>) -> Result<(Arc<SharedCommandFile>, OwnedFd), Errno> {
         let (file, door) = client.command_file()?;
         let known_by = identity(rustix::fd::AsFd::as_fd(&file)).map_err(|_| Errno::EMFILE)?;
-        let origin = Origin::Here(Mutex::new(Door::Shut(Arc::new(door))));
-        Ok((Family::with(origin, client, known_by), file))
+        let origin = ContextOrigin::Here(Mutex::new(ImportAccess::Shut(Arc::new(door))));
+        Ok((SharedCommandFile::with(origin, client, known_by), file))
     }
 
     /// That of a descriptor. `EINVAL`: it is no command file; `EOPNOTSUPP`: of a context that is
     /// closed, or of another vNIC.
-    pub(super) fn of(client: &Arc<Client>, file: BorrowedFd<'_>) -> Result<Arc<Family>, Errno> {
+    pub(super) fn of(
+        client: &Arc<Client>,
+        file: BorrowedFd<'_>,
+    ) -> Result<Arc<SharedCommandFile>, Errno> {
         // First whether it is a socket: a file system may never answer.
         if !is_command_file(file) {
             return Err(Errno::EINVAL);
@@ -142,30 +154,30 @@ impl Family {
         if let Some(family) = known(wanted) {
             return Ok(family);
         }
-        let elsewhere = Elsewhere { import: client.import(file)?, domains: Mutex::default() };
-        Ok(Family::with(Origin::Elsewhere(elsewhere), client, wanted))
+        let elsewhere = ImportedContext { import: client.import(file)?, domains: Mutex::default() };
+        Ok(SharedCommandFile::with(ContextOrigin::Elsewhere(elsewhere), client, wanted))
     }
 
     /// The context of another process, if it is one.
-    pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
+    pub(super) fn elsewhere(&self) -> Option<&ImportedContext> {
         match &self.origin {
-            Origin::Here(_) => None,
-            Origin::Elsewhere(elsewhere) => Some(elsewhere),
+            ContextOrigin::Here(_) => None,
+            ContextOrigin::Elsewhere(elsewhere) => Some(elsewhere),
         }
     }
 
     /// There is something to import: others are listened to from now on. Where that cannot be they
     /// wait until there is something more.
     pub(super) fn offer(self: &Arc<Self>, client: &Arc<Client>) {
-        let Origin::Here(door) = &self.origin else { return };
+        let ContextOrigin::Here(door) = &self.origin else { return };
         let mut door = lock(door);
-        match std::mem::replace(&mut *door, Door::Gone) {
-            Door::Shut(socket) => {
-                let me: Weak<Family> = Arc::downgrade(self);
+        match std::mem::replace(&mut *door, ImportAccess::Gone) {
+            ImportAccess::Shut(socket) => {
+                let me: Weak<SharedCommandFile> = Arc::downgrade(self);
                 match client.offer(socket.clone(), me) {
-                    Ok(offer) => *door = Door::Open { _offer: offer },
+                    Ok(offer) => *door = ImportAccess::Open { _offer: offer },
                     Err(errno) => {
-                        *door = Door::Shut(socket);
+                        *door = ImportAccess::Shut(socket);
                         let _ = refused!(errno, "imports of a context: no process listens");
                     }
                 }
@@ -203,7 +215,7 @@ impl Family {
     pub(super) fn free_device_memory(&self, handle: u32) -> Result<(), Errno> {
         let of = self.device_memory.get(handle);
         self.device_memory.take(handle, |of| !of.users.are_some())?;
-        self.ends(verbs_import::DEVICE_MEMORY, handle).inspect_err(|_| {
+        self.ends(device_import::DEVICE_MEMORY, handle).inspect_err(|_| {
             if let Some(of) = of {
                 self.device_memory.add(handle, of);
             }
@@ -211,14 +223,14 @@ impl Family {
     }
 }
 
-impl Family {
+impl SharedCommandFile {
     /// The context is closed: what the program has not destroyed ends for all processes.
     fn end_what_is_left(&self) {
         for (handle, _) in self.regions.take_all() {
-            let _ = self.ends(verbs_import::REGION, handle);
+            let _ = self.ends(device_import::REGION, handle);
         }
         for (handle, of) in self.device_memory.take_all() {
-            if self.ends(verbs_import::DEVICE_MEMORY, handle).is_err() {
+            if self.ends(device_import::DEVICE_MEMORY, handle).is_err() {
                 // Its memory must not be something else as long as others have it.
                 std::mem::forget(of);
             }
@@ -226,13 +238,14 @@ impl Family {
     }
 }
 
-impl Drop for Family {
+impl Drop for SharedCommandFile {
     fn drop(&mut self) {
         if self.process == generation() {
             return self.end_what_is_left();
         }
-        if let Origin::Here(door) = &mut self.origin
-            && let Door::Shut(socket) = std::mem::replace(&mut *lock(door), Door::Gone)
+        if let ContextOrigin::Here(door) = &mut self.origin
+            && let ImportAccess::Shut(socket) =
+                std::mem::replace(&mut *lock(door), ImportAccess::Gone)
         {
             // A forked child: the number may be in use for something else by now.
             std::mem::forget(socket);
@@ -241,18 +254,19 @@ impl Drop for Family {
 }
 
 /// The family of a file, if it is of this process.
-fn known(wanted: File) -> Option<Arc<Family>> {
+fn known(wanted: File) -> Option<Arc<SharedCommandFile>> {
     let families = lock(&FAMILIES);
-    let ours =
-        |(file, opener, _): &&(File, u64, Weak<Family>)| *file == wanted && *opener == generation();
+    let ours = |(file, opener, _): &&(File, u64, Weak<SharedCommandFile>)| {
+        *file == wanted && *opener == generation()
+    };
     families.iter().find(ours).and_then(|(.., family)| family.upgrade())
 }
 
-impl Elsewhere {
+impl ImportedContext {
     /// A protection domain of the other process's, by its handle there: what this process calls it.
-    pub(super) fn domain(&self, handle: u32) -> Arc<Protection> {
+    pub(super) fn domain(&self, handle: u32) -> Arc<ProtectionDomain> {
         let mut domains = lock(&self.domains);
-        domains.entry(handle).or_insert_with(|| Protection::of_another(handle)).clone()
+        domains.entry(handle).or_insert_with(|| ProtectionDomain::of_another(handle)).clone()
     }
 
     /// A region of the other process's.

@@ -8,8 +8,8 @@ use omniverb_client::{Client, GidEntry, Notifier};
 use omniverb_device::{AsyncEvent, Shared};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
-use super::command_file::Family;
-use super::object_counts::Counts;
+use super::command_file::SharedCommandFile;
+use super::object_counts::ObjectCounts;
 
 /// An opened device.
 #[repr(C)]
@@ -17,14 +17,14 @@ pub(crate) struct ContextShell {
     verbs: verbs_context,
     /// What it shares with contexts that are imported from it, or that it is imported from. Its end
     /// needs the client.
-    pub(super) family: Arc<Family>,
+    pub(super) family: Arc<SharedCommandFile>,
     /// The process's session and device.
     pub(crate) client: Arc<Client>,
     /// Asynchronous events not yet fetched: kind, and the object's address.
     pub(super) events: Notifier<(AsyncEvent, usize)>,
     /// The GID table as it was last seen.
     pub(super) gids: Mutex<Vec<GidEntry>>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ObjectCounts>,
     /// What `cmd_fd` names, until it is closed: after the family, which would take the end for that
     /// of an importer.
     command_file: Option<OwnedFd>,
@@ -37,7 +37,7 @@ impl ContextShell {
     pub(super) fn new(
         client: Arc<Client>,
         events: Notifier<(AsyncEvent, usize)>,
-        (family, command_file): (Arc<Family>, OwnedFd),
+        (family, command_file): (Arc<SharedCommandFile>, OwnedFd),
         device: *mut ibv_device,
     ) -> ContextShell {
         // SAFETY: pointers, optional functions, numbers and a mutex: zero is valid for all.

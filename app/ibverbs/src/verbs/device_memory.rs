@@ -6,9 +6,9 @@ use std::sync::Arc;
 use omniverb_abi::{
     IBV_ACCESS_OPTIONAL_RANGE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd,
 };
-use omniverb_client::Wish;
+use omniverb_client::RegistrationRequest;
 use omniverb_device::{RegionKind, access};
-use omniverb_session::verbs_import;
+use omniverb_session::device_import;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         let freed = match family.elsewhere() {
             Some(_) if DmShell::of(dm).of.users.are_some() => Err(Errno::EBUSY),
             Some(elsewhere) if DmShell::of(dm).of.is_elsewhere() => {
-                elsewhere.import.destroy(verbs_import::DEVICE_MEMORY, handle)
+                elsewhere.import.destroy(device_import::DEVICE_MEMORY, handle)
             }
             _ => family.free_device_memory(handle),
         };
@@ -187,7 +187,14 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         }
         let address = shell.memory as usize + offset as usize;
         let access = access & !access::ZERO_BASED;
-        let wish = Wish { pd: 0, address, length, iova: 0, access, extras: RegionKind::default() };
+        let wish = RegistrationRequest {
+            pd: 0,
+            address,
+            length,
+            iova: 0,
+            access,
+            extras: RegionKind::default(),
+        };
         registered(pd, core::ptr::null_mut(), wish, MemoryOf::Device(shell.clone()))
     }
 }

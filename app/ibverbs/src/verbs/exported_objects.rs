@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use omniverb_client::Exported;
+use omniverb_client::ExportedObjects;
 use omniverb_device::Region;
-use omniverb_session::verbs_import;
+use omniverb_session::device_import;
 use omniverb_sys::try_lock;
 use omniverb_terms::{Errno, Rkey};
 
-use super::command_file::Family;
+use super::command_file::SharedCommandFile;
 use super::importable_objects::MemoryOf;
 use super::memory_region;
 
-impl Exported for Family {
+impl ExportedObjects for SharedCommandFile {
     fn has_domain(&self, handle: u32) -> bool {
         self.domains.get(handle).is_some()
     }
@@ -34,14 +34,14 @@ impl Exported for Family {
 
     fn destroy(&self, object: u32, handle: u32) -> Result<(), Errno> {
         match object {
-            verbs_import::DOMAIN => self.deallocate(handle),
-            verbs_import::REGION => {
+            device_import::DOMAIN => self.deallocate(handle),
+            device_import::REGION => {
                 let client = self.client().ok_or(Errno::ENOENT)?;
                 let of = self.regions.get(handle).ok_or(Errno::ENOENT)?;
                 // SAFETY: it is in the table, so its PD is live.
                 unsafe { memory_region::deregister(self, &client, &of) }
             }
-            verbs_import::DEVICE_MEMORY => self.free_device_memory(handle),
+            device_import::DEVICE_MEMORY => self.free_device_memory(handle),
             _ => Err(Errno::EINVAL),
         }
     }

@@ -12,37 +12,37 @@ use omniverb_client::{ImportedMemory, ImportedRegion};
 use omniverb_device::Region;
 use omniverb_terms::{Errno, Rkey};
 
-use super::object_counts::{Counts, Users};
+use super::object_counts::{ObjectCounts, UserCount};
 use super::object_limits::DM_BYTES_MAX;
 
 /// An importer of device memory has whole pages of it.
 const PAGE: usize = 4096;
 
 /// A protection domain, shared with its importers.
-pub(super) struct Protection {
+pub(super) struct ProtectionDomain {
     /// What the device knows it by; unique in the process.
     pub(super) number: u32,
     /// Another process's: its handle there.
     pub(super) elsewhere: Option<u32>,
     /// Objects made in it.
-    pub(super) users: Users,
+    pub(super) users: UserCount,
 }
 
-impl Protection {
-    fn with(elsewhere: Option<u32>) -> Arc<Protection> {
+impl ProtectionDomain {
+    fn with(elsewhere: Option<u32>) -> Arc<ProtectionDomain> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Protection { number, elsewhere, users: Users::default() })
+        Arc::new(ProtectionDomain { number, elsewhere, users: UserCount::default() })
     }
 
     /// A new one.
-    pub(super) fn new() -> Arc<Protection> {
-        Protection::with(None)
+    pub(super) fn new() -> Arc<ProtectionDomain> {
+        ProtectionDomain::with(None)
     }
 
     /// One of another process's, which knows it by this handle.
-    pub(super) fn of_another(handle: u32) -> Arc<Protection> {
-        Protection::with(Some(handle))
+    pub(super) fn of_another(handle: u32) -> Arc<ProtectionDomain> {
+        ProtectionDomain::with(Some(handle))
     }
 
     /// What C knows it by.
@@ -52,7 +52,7 @@ impl Protection {
 }
 
 /// A memory region, shared with its importers.
-pub(super) struct Registered {
+pub(super) struct ImportableRegion {
     pub(super) state: Mutex<State>,
     pub(super) of: MemoryOf,
 }
@@ -90,15 +90,15 @@ pub(super) struct DeviceMemory {
     pub(super) memory: *mut c_void,
     pub(super) length: usize,
     /// Regions in it.
-    pub(super) users: Users,
-    of: Store,
+    pub(super) users: UserCount,
+    of: DeviceMemoryStore,
 }
 
 /// Where device memory is.
-enum Store {
+enum DeviceMemoryStore {
     Here {
         layout: Layout,
-        counts: Arc<Counts>,
+        counts: Arc<ObjectCounts>,
     },
     /// Mapped from another process.
     Elsewhere {
@@ -116,7 +116,7 @@ impl DeviceMemory {
     pub(super) fn new(
         length: usize,
         alignment: usize,
-        counts: Arc<Counts>,
+        counts: Arc<ObjectCounts>,
     ) -> Result<Arc<DeviceMemory>, Errno> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let layout = Layout::from_size_align(length, alignment.max(PAGE)).ok();
@@ -131,27 +131,27 @@ impl DeviceMemory {
             return Err(Errno::ENOMEM);
         }
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (memory, of) = (memory.cast(), Store::Here { layout, counts });
-        Ok(Arc::new(DeviceMemory { handle, memory, length, users: Users::default(), of }))
+        let (memory, of) = (memory.cast(), DeviceMemoryStore::Here { layout, counts });
+        Ok(Arc::new(DeviceMemory { handle, memory, length, users: UserCount::default(), of }))
     }
 
     /// Whether it is another process's.
     pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self.of, Store::Elsewhere { .. })
+        matches!(self.of, DeviceMemoryStore::Elsewhere { .. })
     }
 
     /// Device memory of another process, which stays mapped until this is dropped.
     pub(super) fn imported(memory: ImportedMemory) -> Arc<DeviceMemory> {
         let (handle, length) = (memory.handle, memory.length);
         let at = std::ptr::with_exposed_provenance_mut(memory.address());
-        let of = Store::Elsewhere { _memory: memory };
-        Arc::new(DeviceMemory { handle, memory: at, length, users: Users::default(), of })
+        let of = DeviceMemoryStore::Elsewhere { _memory: memory };
+        Arc::new(DeviceMemory { handle, memory: at, length, users: UserCount::default(), of })
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if let Store::Here { layout, counts } = &self.of {
+        if let DeviceMemoryStore::Here { layout, counts } = &self.of {
             // SAFETY: allocated with this layout; it has no owner any more.
             unsafe { dealloc(self.memory.cast(), *layout) };
             counts.give_device_memory(self.length as u64);

@@ -8,16 +8,16 @@ use omniverb_abi::{
     IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr,
     ibv_pd,
 };
-use omniverb_client::{Client, ImportedRegion, Wish, lock};
+use omniverb_client::{Client, ImportedRegion, RegistrationRequest, lock};
 use omniverb_device::{RegionKind, access};
 use omniverb_ring::UserMemory;
-use omniverb_session::verbs_import;
-use omniverb_sys::{memory_probe, page_protection::Needs};
+use omniverb_session::device_import;
+use omniverb_sys::{memory_probe, page_protection::NeededAccess};
 use omniverb_terms::{Errno, Rkey};
 
-use super::command_file::Family;
+use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
-use super::importable_objects::{MemoryOf, Registered, State};
+use super::importable_objects::{ImportableRegion, MemoryOf, State};
 use super::object_limits::MR_BYTES_MAX;
 use super::protection_domain::PdShell;
 use crate::errno::{null, set_errno};
@@ -27,7 +27,7 @@ use crate::refusal_log::{of_daemon, refused};
 #[repr(C)]
 struct MrShell {
     mr: ibv_mr,
-    of: Arc<Registered>,
+    of: Arc<ImportableRegion>,
 }
 
 /// Access flags that a client may ask for and a device may ignore.
@@ -63,7 +63,7 @@ struct Range {
 }
 
 /// What is to be registered of memory of the program's, in a PD that is to be filled in.
-fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
+fn checked(range: Range, flags: u32) -> Result<RegistrationRequest, Errno> {
     let Range { address, length, iova } = range;
     let access = flags & !OPTIONAL;
     let known = access::LOCAL_WRITE
@@ -86,7 +86,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
     if on_demand && address.is_null() && length == usize::MAX {
         // All that the program has and will have.
         let (length, iova) = (MR_BYTES_MAX as usize, 0);
-        return Ok(Wish { pd: 0, address: 0, length, iova, access, extras });
+        return Ok(RegistrationRequest { pd: 0, address: 0, length, iova, access, extras });
     }
     // Pages of the device begin where those of the program do.
     if length == 0
@@ -100,8 +100,8 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
     }
     if !on_demand {
         let needs = match access & access::LOCAL_WRITE {
-            0 => Needs::Reading,
-            _ => Needs::Writing,
+            0 => NeededAccess::Reading,
+            _ => NeededAccess::Writing,
         };
         if !memory_probe::is_usable(address as usize, length, needs) {
             let why = "memory that is not mapped, or not for that access";
@@ -109,7 +109,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
         }
     }
     let iova = if flags & access::ZERO_BASED != 0 { 0 } else { iova };
-    Ok(Wish { pd: 0, address: address as usize, length, iova, access, extras })
+    Ok(RegistrationRequest { pd: 0, address: address as usize, length, iova, access, extras })
 }
 
 /// Whether memory that comes and goes is there, just before it is used.
@@ -124,14 +124,17 @@ fn is_there(memory: UserMemory) -> bool {
 pub(super) unsafe fn registered(
     pd: *mut ibv_pd,
     address: *mut c_void,
-    wish: Wish,
+    wish: RegistrationRequest,
     of: MemoryOf,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's promise.
     unsafe {
         let context = ContextShell::of((*pd).context);
         let length = if matches!(of, MemoryOf::Nobody) { 0 } else { wish.length };
-        let region = match context.client.register(Wish { pd: PdShell::of(pd).number(), ..wish }) {
+        let region = match context
+            .client
+            .register(RegistrationRequest { pd: PdShell::of(pd).number(), ..wish })
+        {
             Ok(region) => region,
             Err(errno) => return null(refused!(errno, "ibv_reg_mr: {}", of_daemon(errno))),
         };
@@ -151,7 +154,7 @@ pub(super) unsafe fn registered(
             rkey: rkey.0,
         };
         let state = Mutex::new(State { region, rkey, pd, address, length });
-        let of = Arc::new(Registered { state, of });
+        let of = Arc::new(ImportableRegion { state, of });
         context.family.regions.add(mr.handle, of.clone());
         Box::into_raw(Box::new(MrShell { mr, of })).cast()
     }
@@ -218,11 +221,11 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             Err(errno) => return fail(INPUT, errno),
         };
         let pd = if changes(IBV_REREG_MR_CHANGE_PD) { pd } else { state.pd };
-        let wish = Wish { pd: PdShell::of(pd).number(), ..wish };
+        let wish = RegistrationRequest { pd: PdShell::of(pd).number(), ..wish };
         let client = &ContextShell::of(shell.mr.context).client;
         // Another process imports it anew, when it is another one: that needs the lock.
         let family = &ContextShell::of(shell.mr.context).family;
-        if let Err(errno) = family.ends(verbs_import::REGION, old.lkey.0) {
+        if let Err(errno) = family.ends(device_import::REGION, old.lkey.0) {
             return fail(COMMAND, errno);
         }
         match client.reregister(&old, wish, state.rkey) {
@@ -295,9 +298,9 @@ pub unsafe extern "C" fn ov_ibv_reg_mr_iova2(
 /// # Safety
 /// The PD that it is counted by is live, if it is in the table.
 pub(super) unsafe fn deregister(
-    family: &Family,
+    family: &SharedCommandFile,
     client: &Client,
-    of: &Arc<Registered>,
+    of: &Arc<ImportableRegion>,
 ) -> Result<(), Errno> {
     let state = lock(&of.state);
     let handle = state.region.lkey.0;
@@ -306,7 +309,7 @@ pub(super) unsafe fn deregister(
             return Err(Errno::EBUSY);
         }
         let elsewhere = family.elsewhere().ok_or(Errno::EIO)?;
-        elsewhere.import.destroy(verbs_import::REGION, imported.handle)?;
+        elsewhere.import.destroy(device_import::REGION, imported.handle)?;
         imported.end_here();
         return Ok(());
     }
@@ -317,7 +320,7 @@ pub(super) unsafe fn deregister(
         return Err(Errno::EBUSY);
     }
     // It is not imported meanwhile: that needs the lock.
-    family.ends(verbs_import::REGION, handle)?;
+    family.ends(device_import::REGION, handle)?;
     client.deregister(&state.region)?;
     let _ = family.regions.take(handle, |_| true);
     if let MemoryOf::Device(dm) = &of.of {
@@ -380,11 +383,11 @@ pub unsafe extern "C" fn ov_ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 }
 
 /// A region of another process's.
-fn imported(pd: *mut ibv_pd, of: Arc<ImportedRegion>) -> Arc<Registered> {
+fn imported(pd: *mut ibv_pd, of: Arc<ImportedRegion>) -> Arc<ImportableRegion> {
     let region = of.region().clone();
     let (rkey, length, address) = (of.rkey, region.memory.len(), core::ptr::null_mut());
     let state = Mutex::new(State { region, rkey, pd, address, length });
-    Arc::new(Registered { state, of: MemoryOf::Elsewhere(of) })
+    Arc::new(ImportableRegion { state, of: MemoryOf::Elsewhere(of) })
 }
 
 /// Why a region of another process's cannot be had.

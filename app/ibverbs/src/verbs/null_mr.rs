@@ -5,7 +5,7 @@ use core::ptr::null_mut;
 use std::sync::OnceLock;
 
 use omniverb_abi::{ibv_mr, ibv_pd};
-use omniverb_client::Wish;
+use omniverb_client::RegistrationRequest;
 use omniverb_device::limits::MESSAGE_MAX;
 use omniverb_device::{RegionKind, access};
 use omniverb_terms::Errno;
@@ -25,7 +25,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let Some((address, length)) = area() else { return null(Errno::ENOMEM) };
     let extras = RegionKind::everywhere();
     let access = access::LOCAL_WRITE;
-    let wish = Wish { pd: 0, address, length, iova: 0, access, extras };
+    let wish = RegistrationRequest { pd: 0, address, length, iova: 0, access, extras };
     // SAFETY: the inline's argument; the area stays for ever.
     unsafe { registered(pd, null_mut(), wish, MemoryOf::Nobody) }
 }

@@ -9,16 +9,16 @@ use super::object_limits::{AH_MAX, COUNTER_COUNT_MAX, CQ_MAX, PD_MAX, SRQ_MAX};
 
 /// Objects of a family of contexts, against its limits.
 #[derive(Default)]
-pub(super) struct Counts {
-    pub(super) pds: Count<PD_MAX>,
-    pub(super) cqs: Count<CQ_MAX>,
-    pub(super) srqs: Count<SRQ_MAX>,
-    pub(super) ahs: Count<AH_MAX>,
-    pub(super) counters: Count<COUNTER_COUNT_MAX>,
+pub(super) struct ObjectCounts {
+    pub(super) pds: ObjectCount<PD_MAX>,
+    pub(super) cqs: ObjectCount<CQ_MAX>,
+    pub(super) srqs: ObjectCount<SRQ_MAX>,
+    pub(super) ahs: ObjectCount<AH_MAX>,
+    pub(super) counters: ObjectCount<COUNTER_COUNT_MAX>,
     device_memory: AtomicU64,
 }
 
-impl Counts {
+impl ObjectCounts {
     /// Takes so many bytes of device memory, of which there are `most`. Says whether they are left.
     pub(super) fn take_device_memory(&self, bytes: u64, most: u64) -> bool {
         let more = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= most);
@@ -33,13 +33,13 @@ impl Counts {
 
 /// How many objects of a kind there are: `MOST` at most.
 #[derive(Default)]
-pub(super) struct Count<const MOST: u32> {
+pub(super) struct ObjectCount<const MOST: u32> {
     count: AtomicU32,
     /// That there may be no more was said.
     said: AtomicBool,
 }
 
-impl<const MOST: u32> Count<MOST> {
+impl<const MOST: u32> ObjectCount<MOST> {
     /// Counts one more object, for this verb.
     ///
     /// # Errors
@@ -61,9 +61,9 @@ impl<const MOST: u32> Count<MOST> {
 
 /// How many objects are made of another.
 #[derive(Default)]
-pub(super) struct Users(AtomicU32);
+pub(super) struct UserCount(AtomicU32);
 
-impl Users {
+impl UserCount {
     /// Whether there are some.
     pub(super) fn are_some(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0

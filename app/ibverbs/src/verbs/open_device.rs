@@ -8,7 +8,7 @@ use omniverb_client::{Client, Notifier};
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
-use super::command_file::Family;
+use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
 use super::device::the_device;
 use super::{
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv
         return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
-    unsafe { open(device, Family::new) }
+    unsafe { open(device, SharedCommandFile::new) }
 }
 
 /// A context of a family. Its command file is made last: what fails leaves a program's alone.
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv
 /// `device` is the device.
 unsafe fn open(
     device: *mut ibv_device,
-    family: impl FnOnce(&Arc<Client>) -> Result<(Arc<Family>, OwnedFd), Errno>,
+    family: impl FnOnce(&Arc<Client>) -> Result<(Arc<SharedCommandFile>, OwnedFd), Errno>,
 ) -> *mut ibv_context {
     omniverb_client::on_async_event(async_event::deliver);
     omniverb_client::on_failure(request_failed, explained);
@@ -72,7 +72,7 @@ pub extern "C" fn ov_ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     }
     let family = |client: &Arc<Client>| {
         // SAFETY: the program names a descriptor of its own, used for this call only.
-        let family = Family::of(client, unsafe { BorrowedFd::borrow_raw(cmd_fd) });
+        let family = SharedCommandFile::of(client, unsafe { BorrowedFd::borrow_raw(cmd_fd) });
         let family = family.map_err(|errno| {
             let why = "no cmd_fd of a context that a process has open on this vNIC";
             refused!(errno, "ibv_import_device: {why}")

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use omniverb_abi::ibv_pd;
 use omniverb_client::generation;
-use omniverb_ring::{Lender, Lending, NoMemory};
+use omniverb_ring::{Lender, MemoryLender, NoMemory};
 use omniverb_terms::Errno;
 
 use crate::refusal_log::refused;
@@ -38,20 +38,20 @@ pub(super) enum Resource {
 
 /// What a parent domain was given.
 #[derive(Clone, Copy)]
-pub(super) struct Allocators {
+pub(super) struct ParentDomainAllocators {
     alloc: Alloc,
     free: Free,
     context: *mut c_void,
 }
 
-impl Allocators {
+impl ParentDomainAllocators {
     /// Both, and what they are to be given; `None` if one is missing.
     pub(super) fn of(
         alloc: Option<Alloc>,
         free: Option<Free>,
         context: *mut c_void,
     ) -> Option<Self> {
-        Some(Allocators { alloc: alloc?, free: free?, context })
+        Some(ParentDomainAllocators { alloc: alloc?, free: free?, context })
     }
 
     /// As a lender, for one object of this parent domain.
@@ -63,7 +63,7 @@ impl Allocators {
 
 /// What a parent domain lends one object.
 pub(super) struct Loans {
-    allocators: Allocators,
+    allocators: ParentDomainAllocators,
     domain: *mut ibv_pd,
     resource: Resource,
     /// The process's, when the object was made.
@@ -73,7 +73,7 @@ pub(super) struct Loans {
 
 impl Loans {
     /// The lender that is looked for, which may not be there.
-    pub(super) fn lending(loans: &Option<Arc<Loans>>) -> Lending {
+    pub(super) fn lending(loans: &Option<Arc<Loans>>) -> MemoryLender {
         loans.clone().map(|loans| loans as Arc<dyn Lender>)
     }
 
@@ -83,7 +83,7 @@ impl Loans {
     }
 
     fn free(&self, memory: *mut c_void) {
-        let Allocators { free, context, .. } = self.allocators;
+        let ParentDomainAllocators { free, context, .. } = self.allocators;
         // SAFETY: the program's function, with what it gave for that; the parent domain is live as
         // long as objects are that were made in it.
         unsafe { free(self.domain, context, memory, self.resource as u64) }
@@ -106,7 +106,7 @@ unsafe impl Sync for Loans {}
 // alone until it is told to free it: ibv_alloc_parent_domain(3). Alignment is looked at.
 unsafe impl Lender for Loans {
     fn lend(&self, bytes: usize, alignment: usize) -> Result<Option<NonNull<u8>>, NoMemory> {
-        let Allocators { alloc, context, .. } = self.allocators;
+        let ParentDomainAllocators { alloc, context, .. } = self.allocators;
         // SAFETY: as with `free`.
         let memory = unsafe { alloc(self.domain, context, bytes, alignment, self.resource as u64) };
         if memory.addr() == USE_DEFAULT {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use omniverb_abi::{ibv_dm, ibv_td};
 
 use super::importable_objects::DeviceMemory;
-use super::object_counts::Users;
+use super::object_counts::UserCount;
 
 /// A thread domain: a promise that one thread at a time uses what is made in it. Nothing here is
 /// faster for it.
 #[repr(C)]
 pub(super) struct TdShell {
     pub(super) td: ibv_td,
-    pub(super) users: Users,
+    pub(super) users: UserCount,
 }
 
 /// Device memory as C sees it.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
-use omniverb_session::verbs_import;
+use omniverb_session::device_import;
 use omniverb_terms::Errno;
 
-use super::command_file::Family;
+use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
-use super::importable_objects::Protection;
-use super::object_counts::Users;
-use super::parent_domain_allocators::{Allocators, Loans, Resource};
+use super::importable_objects::ProtectionDomain;
+use super::object_counts::UserCount;
+use super::parent_domain_allocators::{Loans, ParentDomainAllocators, Resource};
 use super::parent_objects::TdShell;
 use crate::errno::null;
 
@@ -20,22 +20,22 @@ use crate::errno::null;
 #[repr(C)]
 pub(crate) struct PdShell {
     pd: ibv_pd,
-    of: Arc<Protection>,
+    of: Arc<ProtectionDomain>,
     /// C, until it gives it up, and the objects made by this one. The last one frees it: programs
     /// unimport a PD before the queue pairs that they made with it.
     holders: AtomicU32,
     /// What it is a parent domain of: another PD, and a thread domain if it has one.
     parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
     /// Of a parent domain: where memory for objects made in it comes from.
-    allocators: Option<Allocators>,
+    allocators: Option<ParentDomainAllocators>,
 }
 
 impl PdShell {
     fn into_c(
         context: *mut ibv_context,
-        of: Arc<Protection>,
+        of: Arc<ProtectionDomain>,
         parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
-        allocators: Option<Allocators>,
+        allocators: Option<ParentDomainAllocators>,
     ) -> *mut ibv_pd {
         let pd = ibv_pd { context, handle: of.handle() };
         let holders = AtomicU32::new(1);
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_
     if let Err(errno) = shell.counts.pds.one_more("ibv_alloc_pd") {
         return null(errno);
     }
-    let of = Protection::new();
+    let of = ProtectionDomain::new();
     shell.family.domains.add(of.number, of.clone());
     shell.family.offer(&shell.client);
     PdShell::into_c(context, of, None, None)
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_
 pub(super) unsafe fn parent_domain(
     of: *mut ibv_pd,
     td: *mut ibv_td,
-    allocators: Option<Allocators>,
+    allocators: Option<ParentDomainAllocators>,
 ) -> *mut ibv_pd {
     // SAFETY: the caller's promise.
     unsafe {
@@ -131,8 +131,8 @@ pub(super) unsafe fn parent_domain(
         if let Some(td) = TdShell::of(td) {
             td.begin_use();
         }
-        let Protection { number, elsewhere, .. } = *PdShell::of(of).of;
-        let same = Protection { number, elsewhere, users: Users::default() };
+        let ProtectionDomain { number, elsewhere, .. } = *PdShell::of(of).of;
+        let same = ProtectionDomain { number, elsewhere, users: UserCount::default() };
         PdShell::into_c(context, Arc::new(same), Some((of, td)), allocators)
     }
 }
@@ -170,10 +170,10 @@ pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 }
 
 /// For all processes that have it: here, or where it is.
-fn destroy(family: &Family, of: &Protection) -> Result<(), Errno> {
+fn destroy(family: &SharedCommandFile, of: &ProtectionDomain) -> Result<(), Errno> {
     match (family.elsewhere(), of.elsewhere) {
         (Some(_), Some(_)) if of.users.are_some() => Err(Errno::EBUSY),
-        (Some(elsewhere), Some(handle)) => elsewhere.import.destroy(verbs_import::DOMAIN, handle),
+        (Some(elsewhere), Some(handle)) => elsewhere.import.destroy(device_import::DOMAIN, handle),
         _ => family.deallocate(of.number),
     }
 }

@@ -19,7 +19,7 @@ use omniverb_terms::{Errno, Lkey, Placement, Qkey, Qpn, Rkey, Selectivity};
 use super::address_handle::AhShell;
 use super::memory_window::{bind_work, end_work, may_have};
 use super::qp_handle::QpShell;
-use super::work_request_builder::{Builder, Request};
+use super::work_request_builder::{Builder, RequestInProgress};
 
 /// Fills the operations that were asked for.
 pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {
@@ -122,7 +122,7 @@ unsafe fn begin(ex: *mut ibv_qp_ex, code: u32, set: impl FnOnce(&mut SendWork<'s
 ///
 /// # Safety
 /// Between start and end.
-unsafe fn change(ex: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> Option<()>) {
+unsafe fn change(ex: *mut ibv_qp_ex, change: impl FnOnce(&mut RequestInProgress) -> Option<()>) {
     // SAFETY: the caller's promise.
     if let Some(builder) = unsafe { builder(ex) } {
         builder.change(change);

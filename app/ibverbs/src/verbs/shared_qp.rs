@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use omniverb_abi::ibv_qp_attr;
-use omniverb_client::Receivers;
+use omniverb_client::SharedQueuePairs;
 use omniverb_device::{Qp, QpMask};
 use omniverb_session::shared_qp::Attributes;
 use omniverb_terms::{Errno, Qpn};
 
 use super::qp_attr::{check, known, modify};
 use super::qp_attr_codec::{attr_of, words};
-use super::xrc_domain::Area;
+use super::xrc_domain::XrcDomain;
 
-impl Receivers for Area {
+impl SharedQueuePairs for XrcDomain {
     fn hold(&self, number: Qpn) -> bool {
         self.begin_hold(number)
     }

@@ -6,8 +6,8 @@ use core::ptr;
 use omniverb_abi::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 use omniverb_terms::Errno;
 
-use super::object_counts::Users;
-use super::parent_domain_allocators::Allocators;
+use super::object_counts::UserCount;
+use super::parent_domain_allocators::ParentDomainAllocators;
 use super::parent_objects::TdShell;
 use super::protection_domain::parent_domain;
 use crate::errno::null;
@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn alloc_td(
         return null(Errno::EINVAL);
     }
     let td = ibv_td { context };
-    Box::into_raw(Box::new(TdShell { td, users: Users::default() })).cast()
+    Box::into_raw(Box::new(TdShell { td, users: UserCount::default() })).cast()
 }
 
 /// `ibv_dealloc_td`; `EBUSY` while parent domains have it.
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         let pd_context = if named { (*attr).pd_context } else { ptr::null_mut() };
         let allocators = match mask & ALLOCATORS {
             0 => None,
-            _ => Allocators::of((*attr).alloc, (*attr).free, pd_context),
+            _ => ParentDomainAllocators::of((*attr).alloc, (*attr).free, pd_context),
         };
         let half = mask & ALLOCATORS != 0 && allocators.is_none();
         if (*attr).pd.is_null() || mask & !KNOWN != 0 || half {

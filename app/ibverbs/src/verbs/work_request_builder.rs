@@ -18,12 +18,12 @@ use crate::errno::{outcome, post_error};
 /// Requests being built.
 #[derive(Default)]
 pub(super) struct Builder {
-    requests: Vec<Request>,
+    requests: Vec<RequestInProgress>,
     error: Errno,
 }
 
 /// A request being built.
-pub(super) struct Request {
+pub(super) struct RequestInProgress {
     pub(super) work: SendWork<'static>,
     /// Where its data are, unless they are inline.
     pub(super) sges: Vec<Sge>,
@@ -74,12 +74,12 @@ impl Builder {
 
     /// Adds a request, whose data come later.
     pub(super) fn begin(&mut self, work: SendWork<'static>) {
-        self.requests.push(Request { work, sges: Vec::new(), inline: None });
+        self.requests.push(RequestInProgress { work, sges: Vec::new(), inline: None });
     }
 
     /// Changes the request that is being built; without one, or if it cannot be changed so, the
     /// batch fails.
-    pub(super) fn change(&mut self, change: impl FnOnce(&mut Request) -> Option<()>) {
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut RequestInProgress) -> Option<()>) {
         if self.requests.last_mut().and_then(change).is_none() {
             self.error = Errno::EINVAL;
         }

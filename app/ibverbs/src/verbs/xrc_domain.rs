@@ -16,7 +16,9 @@ use omniverb_abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_qp, ibv_xrcd,
     ibv_xrcd_init_attr,
 };
-use omniverb_client::{Client, Membership, OpenedQp, Part, Receivers, generation, lock};
+use omniverb_client::{
+    Client, DomainPart, Membership, OpenedQp, SharedQueuePairs, generation, lock,
+};
 use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
 use omniverb_terms::{Errno, Qpn};
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -24,7 +26,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::context::ContextShell;
-use super::object_counts::Users;
+use super::object_counts::UserCount;
 use super::qp_handle::SharedRoute;
 use crate::errno::null;
 use crate::refusal_log::refused;
@@ -34,34 +36,34 @@ type File = (u64, u64);
 
 /// The domains of files that are open in this process, each with the process that opened it: a
 /// forked child's copies are its parent's.
-static OPEN: Mutex<Vec<(File, u64, Weak<Area>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<(File, u64, Weak<XrcDomain>)>> = Mutex::new(Vec::new());
 
 /// A domain, and the processes that have its queue pairs open.
-pub(super) struct Area {
+pub(super) struct XrcDomain {
     pub(super) domain: Arc<Domain>,
-    me: Weak<Area>,
+    me: Weak<XrcDomain>,
     /// What C has of each queue pair that receives in it.
-    handles: Mutex<HashMap<Qpn, Handles>>,
+    handles: Mutex<HashMap<Qpn, QpHandles>>,
     /// Lets other processes hand requests over. It goes before the claim does.
     membership: Mutex<Option<Arc<Membership>>>,
     /// Keeps other processes away from its range of numbers.
-    claim: Option<Claim>,
+    claim: Option<PartClaim>,
 }
 
 /// What C has of a queue pair.
-struct Handles {
+struct QpHandles {
     /// Its objects: one at least, or other processes have it open.
     objects: Vec<usize>,
     /// How often other processes have it open.
     elsewhere: u32,
     /// If only they have.
-    kept: Option<Arc<Area>>,
+    kept: Option<Arc<XrcDomain>>,
     /// The address vector, which is the same by each.
     route: SharedRoute,
 }
 
 /// A part of the domain of a file, which is ours as long as this lives.
-struct Claim {
+struct PartClaim {
     file: File,
     part: u32,
     /// See [`generation`].
@@ -69,7 +71,7 @@ struct Claim {
     socket: Option<OwnedFd>,
 }
 
-impl Drop for Claim {
+impl Drop for PartClaim {
     fn drop(&mut self) {
         if self.process != generation()
             && let Some(socket) = self.socket.take()
@@ -80,10 +82,10 @@ impl Drop for Claim {
     }
 }
 
-impl Area {
-    fn new(domain: Arc<Domain>, claim: Option<Claim>) -> Arc<Area> {
+impl XrcDomain {
+    fn new(domain: Arc<Domain>, claim: Option<PartClaim>) -> Arc<XrcDomain> {
         let (handles, membership) = (Mutex::default(), Mutex::default());
-        Arc::new_cyclic(|me| Area { domain, me: me.clone(), handles, membership, claim })
+        Arc::new_cyclic(|me| XrcDomain { domain, me: me.clone(), handles, membership, claim })
     }
 
     /// Other processes may find this one, and it them. If not, the next open of the file tries that
@@ -98,8 +100,8 @@ impl Area {
             let (prefix, number) = (prefix(claim.file), claim.part);
             let socket = claim.socket.as_ref()?.try_clone().ok()?;
             let file = file.try_clone_to_owned().ok()?;
-            let receivers: Weak<dyn Receivers> = self.me.clone();
-            let part = Part { prefix, number, socket, file, receivers };
+            let receivers: Weak<dyn SharedQueuePairs> = self.me.clone();
+            let part = DomainPart { prefix, number, socket, file, receivers };
             client.join_domain(&self.domain, part).ok().map(Arc::new)
         };
         let mut membership = lock(&self.membership);
@@ -117,7 +119,7 @@ impl Area {
 
     /// A queue pair was made to receive here; C's first object for it.
     pub(super) fn add(&self, qp: &Qp, first: usize, route: SharedRoute) {
-        let handles = Handles { objects: vec![first], elsewhere: 0, kept: None, route };
+        let handles = QpHandles { objects: vec![first], elsewhere: 0, kept: None, route };
         lock(&self.handles).insert(qp.number, handles);
         qp.cookie.store(first, Ordering::Release);
     }
@@ -204,9 +206,9 @@ impl Area {
 #[repr(C)]
 pub(super) struct XrcdShell {
     xrcd: ibv_xrcd,
-    pub(super) area: Arc<Area>,
+    pub(super) area: Arc<XrcDomain>,
     /// SRQs and queue pairs that were made with it.
-    pub(super) users: Users,
+    pub(super) users: UserCount,
 }
 
 impl XrcdShell {
@@ -237,7 +239,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
                 area.join(&shell.client, file);
             }
             let xrcd = ibv_xrcd { context };
-            Box::into_raw(Box::new(XrcdShell { xrcd, area, users: Users::default() })).cast()
+            Box::into_raw(Box::new(XrcdShell { xrcd, area, users: UserCount::default() })).cast()
         }
         Err(errno) => null(errno),
     }
@@ -257,9 +259,9 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
 
 /// The domain of a file, or a private one for -1. Flags count as in the manual page and as a kernel
 /// has it: without `O_CREAT` there must be one, with `O_EXCL` none.
-fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
+fn area(fd: c_int, flags: c_int) -> Result<Arc<XrcDomain>, Errno> {
     if fd == -1 {
-        return Ok(Area::new(Domain::new(), None));
+        return Ok(XrcDomain::new(Domain::new(), None));
     }
     if fd < 0 {
         return Err(Errno::EBADF);
@@ -288,7 +290,7 @@ fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
             if flags & libc::O_EXCL != 0 && claim.part != 0 {
                 return Err(Errno::EINVAL);
             }
-            let area = Area::new(Domain::part(claim.part), Some(claim));
+            let area = XrcDomain::new(Domain::part(claim.part), Some(claim));
             open.push((file, process, Arc::downgrade(&area)));
             Ok(area)
         }
@@ -329,7 +331,7 @@ fn is_claimed(file: File, ours: Option<u32>) -> bool {
 }
 
 /// The first part of a file's domain that is free, and what keeps it ours until we close it or end.
-fn claim(file: File) -> Result<Claim, Errno> {
+fn claim(file: File) -> Result<PartClaim, Errno> {
     let failed = |_| Errno::EMFILE;
     let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
     let socket =
@@ -340,7 +342,7 @@ fn claim(file: File) -> Result<Claim, Errno> {
         match rustix::net::bind(&socket, &address) {
             Ok(()) => {
                 let (process, socket) = (generation(), Some(socket));
-                return Ok(Claim { file, part, process, socket });
+                return Ok(PartClaim { file, part, process, socket });
             }
             Err(rustix::io::Errno::ADDRINUSE) => {}
             Err(_) => break,

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::wire_format::{AMOUNT_MAX, PLACES, Place};
+use super::wire_format::{AMOUNT_MAX, PLACES, RemoteBuffer};
 
 /// Requests kept for what the two sides say to each other beside the data.
 pub(crate) const CONTROLS: u32 = 4;
@@ -22,7 +22,7 @@ const LAST_PIECE: u32 = 1 << 16;
 
 /// The peer did what no peer may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) struct ProtocolViolation;
 
 /// A ring of bytes: where the next ones are.
 #[derive(Clone, Copy, Debug)]
@@ -45,16 +45,16 @@ impl Ring {
 
 /// A piece of the stream, to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct StreamPiece {
     pub(crate) bytes: u32,
     /// Where in the send buffer it is to be put. The second part is empty where one is enough;
     /// both are where it needs no buffer.
     pub(crate) from: [Range<usize>; 2],
     /// Where it goes in the peer's memory.
-    pub(crate) to: Place,
+    pub(crate) to: RemoteBuffer,
 }
 
-impl Piece {
+impl StreamPiece {
     /// It goes within the request.
     pub(crate) fn is_inline(&self) -> bool {
         self.from[0].is_empty()
@@ -63,12 +63,12 @@ impl Piece {
 
 /// How long pieces are within one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Steps(u32);
+pub(crate) struct PieceLength(u32);
 
-impl Steps {
+impl PieceLength {
     /// At the beginning of a call.
-    pub(crate) fn new() -> Steps {
-        Steps(FIRST_PIECE)
+    pub(crate) fn new() -> PieceLength {
+        PieceLength(FIRST_PIECE)
     }
 
     /// The next piece of `left` bytes.
@@ -94,12 +94,18 @@ pub(crate) struct Sender {
     inline: u32,
     sent: u16,
     allowed: u16,
-    targets: VecDeque<Place>,
+    targets: VecDeque<RemoteBuffer>,
 }
 
 impl Sender {
     /// For a buffer and a send queue, and a peer whose first target and credits are known.
-    pub(crate) fn new(bytes: u32, queue: u32, inline: u32, target: Place, credits: u16) -> Sender {
+    pub(crate) fn new(
+        bytes: u32,
+        queue: u32,
+        inline: u32,
+        target: RemoteBuffer,
+        credits: u16,
+    ) -> Sender {
         let mut targets = VecDeque::with_capacity(PLACES);
         targets.push_back(target);
         let requests = queue.saturating_sub(CONTROLS);
@@ -146,21 +152,21 @@ impl Sender {
         self.targets.len()
     }
 
-    fn piece(&mut self, bytes: u32, to: Place) -> Piece {
+    fn piece(&mut self, bytes: u32, to: RemoteBuffer) -> StreamPiece {
         self.requests -= 1;
         self.free -= bytes;
         let from = if bytes <= self.inline { [0..0, 0..0] } else { self.buffer.take(bytes) };
-        Piece { bytes, from, to }
+        StreamPiece { bytes, from, to }
     }
 
     /// The next piece of `left` bytes of the stream, where it [can send](Self::can_send).
-    pub(crate) fn next(&mut self, left: usize, steps: &mut Steps) -> Option<Piece> {
+    pub(crate) fn next(&mut self, left: usize, steps: &mut PieceLength) -> Option<StreamPiece> {
         if left == 0 || !self.can_send() {
             return None;
         }
         let target = self.targets.front_mut()?;
         let bytes = steps.next(left).min(self.free).min(target.length).min(AMOUNT_MAX);
-        let to = Place { length: bytes, ..*target };
+        let to = RemoteBuffer { length: bytes, ..*target };
         target.address = target.address.wrapping_add(u64::from(bytes));
         target.length -= bytes;
         if target.length == 0 {
@@ -172,16 +178,21 @@ impl Sender {
 
     /// The next piece of `left` bytes that go to a place of the program's, where there [is
     /// room](Self::has_room). The peer is not told of it.
-    pub(crate) fn direct(&mut self, left: usize, to: Place, steps: &mut Steps) -> Option<Piece> {
+    pub(crate) fn direct(
+        &mut self,
+        left: usize,
+        to: RemoteBuffer,
+        steps: &mut PieceLength,
+    ) -> Option<StreamPiece> {
         if left == 0 || to.length == 0 || !self.has_room() {
             return None;
         }
         let bytes = steps.next(left).min(self.free).min(to.length).min(AMOUNT_MAX);
-        Some(self.piece(bytes, Place { length: bytes, ..to }))
+        Some(self.piece(bytes, RemoteBuffer { length: bytes, ..to }))
     }
 
     /// A message with an entry of `bytes` for a list of the peer's.
-    pub(crate) fn entry(&mut self, bytes: u32, to: Place) -> Option<Piece> {
+    pub(crate) fn entry(&mut self, bytes: u32, to: RemoteBuffer) -> Option<StreamPiece> {
         if !self.can_say() || bytes > self.free {
             return None;
         }
@@ -213,14 +224,14 @@ impl Sender {
     }
 
     /// The peer has another target.
-    pub(crate) fn add_target(&mut self, target: Place) {
+    pub(crate) fn add_target(&mut self, target: RemoteBuffer) {
         self.targets.push_back(target);
     }
 }
 
 /// What the peer is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct SendGrant {
     /// Messages up to this one.
     pub(crate) until: u16,
     /// The half of the buffer from here on, too.
@@ -229,7 +240,7 @@ pub(crate) struct Grant {
 
 /// What becomes of bytes that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// They are gone from where they were.
     Take,
     /// They stay, for the next reader: `MSG_PEEK`.
@@ -275,8 +286,8 @@ impl Receiver {
     }
 
     /// The peer has written so many.
-    pub(crate) fn data(&mut self, bytes: u32) -> Result<(), Broken> {
-        self.granted = self.granted.checked_sub(bytes).ok_or(Broken)?;
+    pub(crate) fn data(&mut self, bytes: u32) -> Result<(), ProtocolViolation> {
+        self.granted = self.granted.checked_sub(bytes).ok_or(ProtocolViolation)?;
         self.unread += bytes;
         self.received = self.received.wrapping_add(1);
         Ok(())
@@ -288,9 +299,9 @@ impl Receiver {
     }
 
     /// Where the next bytes are, at most `count`.
-    pub(crate) fn read(&mut self, count: usize, reading: Reading) -> [Range<usize>; 2] {
+    pub(crate) fn read(&mut self, count: usize, reading: ReadMode) -> [Range<usize>; 2] {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.unread);
-        if reading == Reading::Peek {
+        if reading == ReadMode::Peek {
             let mut buffer = self.buffer;
             return buffer.take(count);
         }
@@ -300,7 +311,7 @@ impl Receiver {
     }
 
     /// What the peer should be told, if that is anything.
-    pub(crate) fn grant(&mut self) -> Option<Grant> {
+    pub(crate) fn grant(&mut self) -> Option<SendGrant> {
         let half = self.buffer.bytes / 2;
         let has_half = self.idle >= half;
         if !has_half && (self.received.wrapping_sub(self.due)).cast_signed() < 0 {
@@ -314,7 +325,7 @@ impl Receiver {
             self.granted += half;
             self.next_half = half - self.next_half;
         }
-        Some(Grant { until, half: given })
+        Some(SendGrant { until, half: given })
     }
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::rsocket::wire_format::Message;
 
 /// What is under way: bytes for a place, and what the peer is told.
-struct Sent {
+struct SentMessage {
     bytes: Vec<u8>,
     to: u64,
     message: Message,
@@ -20,12 +20,12 @@ struct Side {
     receiver: Receiver,
     send: Vec<u8>,
     receive: Vec<u8>,
-    under_way: VecDeque<Sent>,
+    under_way: VecDeque<SentMessage>,
 }
 
 impl Side {
     fn new(send: u32, receive: u32, queue: u16, inline: u32, peer_receive: u32) -> Side {
-        let target = Place { address: 0, key: 0, length: peer_receive / 2 };
+        let target = RemoteBuffer { address: 0, key: 0, length: peer_receive / 2 };
         Side {
             sender: Sender::new(send, u32::from(queue), inline, target, queue),
             receiver: Receiver::new(receive, queue),
@@ -41,13 +41,18 @@ impl Side {
         {
             assert!(self.sender.control());
             let message = Message::Credits(grant.until);
-            self.under_way.push_back(Sent { bytes: vec![], to: 0, message, half: grant.half });
+            self.under_way.push_back(SentMessage {
+                bytes: vec![],
+                to: 0,
+                message,
+                half: grant.half,
+            });
         }
     }
 
     /// Sends what it can of these.
     fn send(&mut self, data: &[u8]) -> usize {
-        let (mut steps, mut done) = (Steps::new(), 0);
+        let (mut steps, mut done) = (PieceLength::new(), 0);
         while let Some(piece) = self.sender.next(data.len() - done, &mut steps) {
             let part = &data[done..][..piece.bytes as usize];
             if !piece.is_inline() {
@@ -61,15 +66,20 @@ impl Side {
                 piece.from.iter().flat_map(|range| self.send[range.clone()].to_vec()).collect()
             };
             let message = Message::Data(piece.bytes);
-            self.under_way.push_back(Sent { bytes, to: piece.to.address, message, half: None });
+            self.under_way.push_back(SentMessage {
+                bytes,
+                to: piece.to.address,
+                message,
+                half: None,
+            });
             done += piece.bytes as usize;
         }
         done
     }
 
     fn read(&mut self, most: usize) -> Vec<u8> {
-        let looked = self.receiver.read(most, Reading::Peek);
-        let ranges = self.receiver.read(most, Reading::Take);
+        let looked = self.receiver.read(most, ReadMode::Peek);
+        let ranges = self.receiver.read(most, ReadMode::Take);
         assert_eq!(looked, ranges);
         self.grant();
         ranges.iter().flat_map(|range| self.receive[range.clone()].to_vec()).collect()
@@ -89,7 +99,7 @@ fn arrives(from: &mut Side, at: &mut Side) {
             at.sender.allow(until);
             if let Some(half) = sent.half {
                 let length = from.receiver.buffer.bytes / 2;
-                at.sender.add_target(Place { address: u64::from(half), key: 0, length });
+                at.sender.add_target(RemoteBuffer { address: u64::from(half), key: 0, length });
                 assert!(at.sender.targets() <= PLACES);
             }
             from.sender.control_is_done();
@@ -194,7 +204,7 @@ proptest! {
             receiver.grant();
             prop_assert!(receiver.unread() <= 8192);
             if reads {
-                let ranges = receiver.read(claim as usize, Reading::Take);
+                let ranges = receiver.read(claim as usize, ReadMode::Take);
                 prop_assert!(ranges.iter().all(|range| range.end <= 8192));
             }
         }
@@ -204,25 +214,25 @@ proptest! {
 #[test]
 fn more_than_was_granted_is_refused() {
     let mut receiver = Receiver::new(8192, 16);
-    assert_eq!(receiver.data(4097), Err(Broken));
+    assert_eq!(receiver.data(4097), Err(ProtocolViolation));
     assert_eq!(receiver.data(4096), Ok(()));
-    assert_eq!(receiver.data(1), Err(Broken));
-    assert_eq!(receiver.grant(), Some(Grant { until: 17, half: Some(4096) }));
+    assert_eq!(receiver.data(1), Err(ProtocolViolation));
+    assert_eq!(receiver.grant(), Some(SendGrant { until: 17, half: Some(4096) }));
     assert_eq!(receiver.data(4096), Ok(()));
     assert_eq!(receiver.grant(), None);
-    assert_eq!(receiver.read(9000, Reading::Take), [0..8192, 0..0]);
-    assert_eq!(receiver.grant(), Some(Grant { until: 18, half: Some(0) }));
+    assert_eq!(receiver.read(9000, ReadMode::Take), [0..8192, 0..0]);
+    assert_eq!(receiver.grant(), Some(SendGrant { until: 18, half: Some(0) }));
 }
 
 #[test]
 fn without_credits_nothing_is_sent() {
-    let target = Place { address: 0, key: 0, length: 1 << 20 };
+    let target = RemoteBuffer { address: 0, key: 0, length: 1 << 20 };
     let mut sender = Sender::new(1 << 16, 64, 0, target, 2);
     for _ in 0..2 {
-        assert!(sender.next(1, &mut Steps::new()).is_some());
+        assert!(sender.next(1, &mut PieceLength::new()).is_some());
     }
     assert!(!sender.can_send() && sender.has_room());
     sender.allow(3);
-    assert!(sender.next(1, &mut Steps::new()).is_some());
-    assert!(sender.next(1, &mut Steps::new()).is_none());
+    assert!(sender.next(1, &mut PieceLength::new()).is_some());
+    assert!(sender.next(1, &mut PieceLength::new()).is_none());
 }

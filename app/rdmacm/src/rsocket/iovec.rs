@@ -3,21 +3,21 @@
 use libc::iovec;
 
 /// How far a row of buffers has been gone through.
-pub(crate) struct Vector<'a> {
+pub(crate) struct IovecCursor<'a> {
     parts: &'a [iovec],
     /// Bytes of the first part that are done.
     done: usize,
     left: usize,
 }
 
-impl<'a> Vector<'a> {
+impl<'a> IovecCursor<'a> {
     /// From the beginning.
     ///
     /// # Safety
     /// Each part has its bytes for as long as this is used.
-    pub(crate) unsafe fn new(parts: &'a [iovec]) -> Vector<'a> {
+    pub(crate) unsafe fn new(parts: &'a [iovec]) -> IovecCursor<'a> {
         let left = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.iov_len));
-        Vector { parts, done: 0, left }
+        IovecCursor { parts, done: 0, left }
     }
 
     /// Bytes that are left.
@@ -81,13 +81,13 @@ mod tests {
         let parts = [part(first, 3), part(second, 0), part(second, 2), part(third, 3)];
         // SAFETY: buffers of these lengths.
         unsafe {
-            let mut vector = Vector::new(&parts);
+            let mut vector = IovecCursor::new(&parts);
             let mut out = [0; 8];
             vector.copy_to(out.as_mut_ptr(), 4);
             assert_eq!((&out[..4], vector.left()), (&b"abcd"[..], 4));
             vector.copy_to(out.as_mut_ptr(), 100);
             assert_eq!((&out[..4], vector.left()), (&b"eghi"[..], 0));
-            let mut vector = Vector::new(&parts);
+            let mut vector = IovecCursor::new(&parts);
             vector.copy_from(b"12345".as_ptr(), 5);
             vector.copy_from(b"6789".as_ptr(), 4);
         }

@@ -7,8 +7,8 @@ use omniverb_terms::Errno;
 
 use super::datagram;
 use super::fd_table::{self, Entry};
-use super::readiness_wait::{Awaited, FILES, LOOKS, Sleepy, enter, leave};
-use super::stream_connection::Link;
+use super::readiness_wait::{FILES, LOOKS, WaitableSocket, WaitableState, enter, leave};
+use super::stream_connection::ConnectionState;
 use super::stream_socket::{Inner, Phase};
 use crate::errno::last;
 
@@ -21,11 +21,11 @@ fn events(inner: &mut Inner, asked: i16) -> i16 {
         Phase::Failed => (true, true, POLLERR),
         Phase::Made(stream) => {
             let ends = match stream.link() {
-                Link::Up => 0,
+                ConnectionState::Up => 0,
                 // What came before the end can be read first.
-                Link::Down if stream.unread() > 0 && asked & POLLIN != 0 => 0,
-                Link::Down => POLLHUP,
-                Link::Broken => POLLERR,
+                ConnectionState::Down if stream.unread() > 0 && asked & POLLIN != 0 => 0,
+                ConnectionState::Down => POLLHUP,
+                ConnectionState::Broken => POLLERR,
             };
             (stream.unread() > 0 || !stream.is_readable(), stream.can_send(), ends)
         }
@@ -57,7 +57,7 @@ impl Entry {
     fn enter(&self, asked: i16) -> Option<[pollfd; FILES]> {
         type Files = Option<[pollfd; FILES]>;
         // Another thread may have taken notice of it meanwhile, for which nothing wakes us.
-        fn ready<I: Sleepy>(inner: &mut I, events: impl Fn(&mut I) -> i16) -> Files {
+        fn ready<I: WaitableState>(inner: &mut I, events: impl Fn(&mut I) -> i16) -> Files {
             if events(inner) == 0 { enter(inner).ok() } else { None }
         }
         match self {
@@ -85,16 +85,16 @@ fn ask(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno> {
 }
 
 /// What a program waits for of one descriptor.
-pub(crate) struct Waiting<'a> {
+pub(crate) struct PollSet<'a> {
     files: &'a mut [pollfd],
     /// The socket of each, if it is one.
     sockets: Vec<Option<Entry>>,
 }
 
-impl<'a> Waiting<'a> {
-    pub(crate) fn of(files: &'a mut [pollfd]) -> Waiting<'a> {
+impl<'a> PollSet<'a> {
+    pub(crate) fn of(files: &'a mut [pollfd]) -> PollSet<'a> {
         let sockets = files.iter().map(|file| fd_table::find(file.fd)).collect();
-        Waiting { files, sockets }
+        PollSet { files, sockets }
     }
 
     /// What is true now: how many of them have something to tell.
@@ -164,7 +164,7 @@ impl Deadline {
 /// # Errors
 /// `EINTR`, and what the kernel says of its descriptors.
 pub(crate) fn poll(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno> {
-    let mut waiting = Waiting::of(files);
+    let mut waiting = PollSet::of(files);
     if waiting.sockets.iter().all(Option::is_none) {
         return ask(waiting.files, timeout);
     }

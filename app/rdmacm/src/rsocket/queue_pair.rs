@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use super::wire_format::Place;
+use super::wire_format::RemoteBuffer;
 use crate::errno::{made, verb};
 use crate::ibverbs_imports;
 use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp};
@@ -34,7 +34,7 @@ pub(crate) struct Queues {
 unsafe impl Send for Queues {}
 
 /// What is asked for.
-pub(crate) struct Wanted {
+pub(crate) struct QpDemands {
     pub(crate) service: u32,
     pub(crate) send: u16,
     pub(crate) receive: u16,
@@ -46,7 +46,7 @@ impl Queues {
     ///
     /// # Safety
     /// `id` is live, has a device and no queue pair, and outlives this.
-    pub(crate) unsafe fn new(id: *mut rdma_cm_id, wanted: &Wanted) -> Result<Queues, Errno> {
+    pub(crate) unsafe fn new(id: *mut rdma_cm_id, wanted: &QpDemands) -> Result<Queues, Errno> {
         let mut queues = Queues { id, channel: null_mut(), cq: null_mut(), inline: wanted.inline };
         let entries = c_int::from(wanted.send) + c_int::from(wanted.receive);
         // SAFETY: the caller's promise; numbers and pointers: zero is valid.
@@ -100,7 +100,7 @@ impl Queues {
         number: u64,
         list: &mut [ibv_sge],
         payload: Payload,
-        to: Place,
+        to: RemoteBuffer,
         immediate: Option<u32>,
     ) -> Result<(), Errno> {
         // SAFETY: numbers, pointers and unions of them: zero is valid.

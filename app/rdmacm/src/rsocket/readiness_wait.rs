@@ -6,12 +6,12 @@ use std::sync::MutexGuard;
 
 use libc::{POLLIN, pollfd};
 use omniverb_sys::clock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::eintr_restart;
 use super::queue_pair::Queues;
-use super::shared_wait::{Enter, Gate, Saw, SleepOn};
+use super::shared_wait::{SharedWait, SleepOn, SleepStep, WakeReason};
 use crate::errno::last;
 
 /// How often to look before sleeping.
@@ -21,14 +21,14 @@ pub(crate) const LOOKS: u32 = 64;
 pub(crate) const FILES: usize = 3;
 
 /// The locked part of a socket, which changes while a thread sleeps.
-pub(crate) trait Sleepy {
+pub(crate) trait WaitableState {
     /// Takes notice of what has happened.
     fn progress(&mut self);
     /// The descriptor of what is not data.
     fn fd(&self) -> RawFd;
     /// The queues, when there are some.
     fn queues(&self) -> Option<&Queues>;
-    fn gate(&mut self) -> &mut Gate;
+    fn gate(&mut self) -> &mut SharedWait;
     /// The descriptor that tells a sleeper without queues that there are some now; -1: none.
     fn news(&self) -> RawFd {
         -1
@@ -44,8 +44,8 @@ pub(crate) trait Sleepy {
 }
 
 /// A socket of either kind, for whose news a call of the program waits.
-pub(crate) trait Awaited {
-    type Inner: Sleepy;
+pub(crate) trait WaitableSocket {
+    type Inner: WaitableState;
     fn lock(&self) -> MutexGuard<'_, Self::Inner>;
 }
 
@@ -53,24 +53,24 @@ pub(crate) trait Awaited {
 ///
 /// # Errors
 /// `EAGAIN`: look once more, and try again.
-pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; FILES], Errno> {
+pub(crate) fn enter(inner: &mut impl WaitableState) -> Result<[pollfd; FILES], Errno> {
     if inner.has_more() {
         return Err(Errno::EAGAIN);
     }
     let queue = inner.queues().map(Queues::fd);
     let on = if queue.is_some() { SleepOn::Queue } else { SleepOn::Others };
     match inner.gate().enter(on) {
-        Enter::Sleep => {
+        SleepStep::Sleep => {
             let news = if queue.is_some() { -1 } else { inner.news() };
             let files = [inner.fd(), queue.unwrap_or(-1), news];
             Ok(files.map(|fd| pollfd { fd, events: POLLIN, revents: 0 }))
         }
-        Enter::Again => {
+        SleepStep::Again => {
             // SAFETY: no preconditions.
             unsafe { libc::sched_yield() };
             Err(Errno::EAGAIN)
         }
-        Enter::Arm => {
+        SleepStep::Arm => {
             let _ = inner.queues().map(Queues::arm);
             Err(Errno::EAGAIN)
         }
@@ -78,10 +78,10 @@ pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; FILES], Errno> {
 }
 
 /// Sleeps no more, with what the kernel said of the descriptors.
-pub(crate) fn leave(inner: &mut impl Sleepy, files: &[pollfd]) {
+pub(crate) fn leave(inner: &mut impl WaitableState, files: &[pollfd]) {
     // Of the news only those are told that sleep without queues.
     let told = files.iter().take(FILES - 1).any(|file| file.revents != 0);
-    let saw = if told && inner.is_for_all() { Saw::News } else { Saw::Nothing };
+    let saw = if told && inner.is_for_all() { WakeReason::News } else { WakeReason::Nothing };
     if !inner.gate().leave(saw) {
         return;
     }
@@ -101,7 +101,7 @@ fn is_readable(fd: c_int) -> bool {
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     None,
     Endless,
     /// Until then, in nanoseconds of [`clock::now`], and signals do not end it.
@@ -110,34 +110,36 @@ pub(crate) enum Patience {
     Limited(u64),
 }
 
-impl Patience {
+impl WaitLimit {
     /// Of a call that waits, or does not.
-    pub(crate) fn of(mode: Mode) -> Patience {
+    pub(crate) fn of(mode: BlockingMode) -> WaitLimit {
         match mode {
-            Mode::Blocking => Patience::Endless,
-            Mode::NonBlocking => Patience::None,
+            BlockingMode::Blocking => WaitLimit::Endless,
+            BlockingMode::NonBlocking => WaitLimit::None,
         }
     }
 
     /// The same, but no longer than so many nanoseconds if there are some.
-    pub(crate) fn limited(mode: Mode, limit: Option<u64>) -> Patience {
+    pub(crate) fn limited(mode: BlockingMode, limit: Option<u64>) -> WaitLimit {
         match (mode, limit) {
-            (Mode::Blocking, Some(limit)) => Patience::Limited(clock::now().saturating_add(limit)),
-            _ => Patience::of(mode),
+            (BlockingMode::Blocking, Some(limit)) => {
+                WaitLimit::Limited(clock::now().saturating_add(limit))
+            }
+            _ => WaitLimit::of(mode),
         }
     }
 
     /// For so many seconds, whatever happens meanwhile.
-    pub(crate) fn seconds(seconds: u32) -> Patience {
-        Patience::Until(clock::now() + u64::from(seconds) * 1_000_000_000)
+    pub(crate) fn seconds(seconds: u32) -> WaitLimit {
+        WaitLimit::Until(clock::now() + u64::from(seconds) * 1_000_000_000)
     }
 
     /// What `poll` is to be told; nothing if there is none left.
     fn timeout(self) -> Option<c_int> {
         match self {
-            Patience::None => None,
-            Patience::Endless => Some(-1),
-            Patience::Until(end) | Patience::Limited(end) => {
+            WaitLimit::None => None,
+            WaitLimit::Endless => Some(-1),
+            WaitLimit::Until(end) | WaitLimit::Limited(end) => {
                 let left = end.saturating_sub(clock::now()).div_ceil(1_000_000);
                 (left > 0).then(|| c_int::try_from(left).unwrap_or(c_int::MAX))
             }
@@ -147,9 +149,9 @@ impl Patience {
     /// After a signal.
     fn goes_on(self) -> bool {
         match self {
-            Patience::Until(_) => true,
-            Patience::Limited(_) => false,
-            Patience::None | Patience::Endless => eintr_restart::goes_on(),
+            WaitLimit::Until(_) => true,
+            WaitLimit::Limited(_) => false,
+            WaitLimit::None | WaitLimit::Endless => eintr_restart::goes_on(),
         }
     }
 }
@@ -160,9 +162,9 @@ impl Patience {
 /// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came whose handler
 /// has no `SA_RESTART`; none ends waiting [until](Patience::Until) some time, and each ends waiting
 /// that is [limited](Patience::Limited).
-pub(crate) fn until<S: Awaited>(
+pub(crate) fn until<S: WaitableSocket>(
     socket: &S,
-    patience: Patience,
+    patience: WaitLimit,
     holds: impl Fn(&S::Inner) -> bool,
 ) -> Result<MutexGuard<'_, S::Inner>, Errno> {
     let mut looks = 0;

@@ -7,8 +7,8 @@ use core::ptr::null_mut;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use super::iovec::Vector;
-use super::wire_format::Place;
+use super::iovec::IovecCursor;
+use super::wire_format::RemoteBuffer;
 use crate::errno::{last, made};
 use crate::ibverbs_imports;
 
@@ -51,11 +51,11 @@ impl Memory {
     }
 
     /// How it is named in requests of peers.
-    pub(crate) fn place(&self, range: Range<usize>) -> Place {
+    pub(crate) fn place(&self, range: Range<usize>) -> RemoteBuffer {
         // SAFETY: registered.
         let key = unsafe { (*self.mr).rkey };
         let address = self.start.addr() as u64 + range.start as u64;
-        Place { address, key, length: range.len() as u32 }
+        RemoteBuffer { address, key, length: range.len() as u32 }
     }
 
     fn at(&self, range: &Range<usize>) -> *mut u8 {
@@ -67,8 +67,8 @@ impl Memory {
     /// Copies into the program's buffers.
     ///
     /// # Safety
-    /// As [`Vector::copy_from`].
-    pub(crate) unsafe fn give_to(&self, range: &Range<usize>, to: &mut Vector<'_>) {
+    /// As [`IovecCursor::copy_from`].
+    pub(crate) unsafe fn give_to(&self, range: &Range<usize>, to: &mut IovecCursor<'_>) {
         // SAFETY: within the pages; the caller's promise.
         unsafe { to.copy_from(self.at(range), range.len()) };
     }
@@ -76,8 +76,8 @@ impl Memory {
     /// Copies out of the program's buffers.
     ///
     /// # Safety
-    /// As [`Vector::copy_to`].
-    pub(crate) unsafe fn take_from(&self, range: &Range<usize>, from: &mut Vector<'_>) {
+    /// As [`IovecCursor::copy_to`].
+    pub(crate) unsafe fn take_from(&self, range: &Range<usize>, from: &mut IovecCursor<'_>) {
         // SAFETY: within the pages; the caller's promise.
         unsafe { from.copy_to(self.at(range), range.len()) };
     }
@@ -126,16 +126,16 @@ unsafe fn register(
 }
 
 /// Memory of the program's that the peer may write to.
-pub(crate) struct Lent {
+pub(crate) struct LentMemory {
     mr: *mut ibv_mr,
     pub(crate) start: usize,
     pub(crate) bytes: usize,
 }
 
 // SAFETY: an MR is for any thread.
-unsafe impl Send for Lent {}
+unsafe impl Send for LentMemory {}
 
-impl Lent {
+impl LentMemory {
     /// Registers it.
     ///
     /// # Safety
@@ -145,22 +145,22 @@ impl Lent {
         start: *mut c_void,
         bytes: usize,
         access: u32,
-    ) -> Result<Lent, Errno> {
+    ) -> Result<LentMemory, Errno> {
         // SAFETY: the caller's promise.
         let mr = unsafe { register(pd, start, bytes, access) }?;
-        Ok(Lent { mr, start: start.addr(), bytes })
+        Ok(LentMemory { mr, start: start.addr(), bytes })
     }
 
     /// How it is named in requests of peers.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> RemoteBuffer {
         // SAFETY: registered.
         let key = unsafe { (*self.mr).rkey };
         let length = u32::try_from(self.bytes).unwrap_or(u32::MAX);
-        Place { address: self.start as u64, key, length }
+        RemoteBuffer { address: self.start as u64, key, length }
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentMemory {
     fn drop(&mut self) {
         // SAFETY: ours, and not used any more.
         unsafe { ibverbs_imports::ibv_dereg_mr(self.mr) };

@@ -27,7 +27,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::net::SocketFlags;
 
-use self::set_fd::Number;
+use self::set_fd::SetFd;
 use super::poll::{self, Deadline};
 use crate::errno::{EEXIST, outcome, set_errno};
 
@@ -58,7 +58,7 @@ struct Members {
 
 /// A set of descriptors.
 struct Set {
-    number: Number,
+    number: SetFd,
     members: Mutex<Members>,
     /// One for each call that is told.
     change: EventFd,
@@ -152,7 +152,7 @@ impl Set {
         let mut kept = SocketFlags::empty();
         kept.set(SocketFlags::CLOEXEC, flags & O_CLOEXEC != 0);
         kept.set(SocketFlags::NONBLOCK, flags & O_NONBLOCK != 0);
-        let number = Number::new(kept)?;
+        let number = SetFd::new(kept)?;
         let change = EventFd::semaphore().map_err(|_| Errno::EMFILE)?;
         Ok(Arc::new(Set { number, members: Mutex::default(), change }))
     }

@@ -7,20 +7,20 @@ use libc::iovec;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use super::flow_control::{Reading, Steps};
-use super::iovec::Vector;
-use super::readiness_wait::{Patience, until};
-use super::stream_connection::{Directions, Link, Stream};
+use super::flow_control::{PieceLength, ReadMode};
+use super::iovec::IovecCursor;
+use super::readiness_wait::{WaitLimit, until};
+use super::stream_connection::{ConnectionState, OpenDirections, Stream};
 use super::stream_socket::{Inner, Phase, Socket};
 
 /// Seconds for which the end of a connection waits for the peer, whatever else that one does.
 const LINGER: u32 = 10;
 
 /// Waits, if the call may, until there is a connection.
-fn connected(socket: &Socket, flags: c_int) -> Result<Patience, Errno> {
+fn connected(socket: &Socket, flags: c_int) -> Result<WaitLimit, Errno> {
     let (patience, is_opening) = {
         let inner = socket.lock();
-        (Patience::of(inner.mode(flags)), inner.is_opening())
+        (WaitLimit::of(inner.mode(flags)), inner.is_opening())
     };
     if is_opening {
         drop(until(socket, patience, |inner| !inner.is_opening())?);
@@ -31,7 +31,7 @@ fn connected(socket: &Socket, flags: c_int) -> Result<Patience, Errno> {
 /// The socket, locked, when the test holds of its connection.
 fn when(
     socket: &Socket,
-    patience: Patience,
+    patience: WaitLimit,
     test: impl Fn(&Stream) -> bool,
 ) -> Result<MutexGuard<'_, Inner>, Errno> {
     let inner = socket.lock();
@@ -51,7 +51,7 @@ fn count(total: usize, left: usize, result: Result<(), Errno>) -> Result<usize, 
 }
 
 /// Tells the peer of buffers that it was lent meanwhile.
-fn announce_maps(socket: &Socket, patience: Patience) -> Result<(), Errno> {
+fn announce_maps(socket: &Socket, patience: WaitLimit) -> Result<(), Errno> {
     loop {
         let mut inner = socket.lock();
         let stream = inner.stream()?;
@@ -76,8 +76,8 @@ pub(crate) unsafe fn send(socket: &Socket, parts: &[iovec], flags: c_int) -> Res
     let patience = connected(socket, flags)?;
     announce_maps(socket, patience)?;
     // SAFETY: the caller's promise.
-    let mut data = unsafe { Vector::new(parts) };
-    let (total, mut steps) = (data.left(), Steps::new());
+    let mut data = unsafe { IovecCursor::new(parts) };
+    let (total, mut steps) = (data.left(), PieceLength::new());
     let mut go = || {
         while data.left() > 0 {
             let mut inner = when(socket, patience, |s| s.can_send() || !s.is_writable())?;
@@ -113,8 +113,8 @@ pub(crate) unsafe fn write_at(
     // The peer may have lent some meanwhile.
     socket.lock().progress();
     // SAFETY: the caller's promise.
-    let mut data = unsafe { Vector::new(parts) };
-    let (total, mut steps) = (data.left(), Steps::new());
+    let mut data = unsafe { IovecCursor::new(parts) };
+    let (total, mut steps) = (data.left(), PieceLength::new());
     let mut go = || {
         while data.left() > 0 {
             let mut inner = when(socket, patience, |s| s.has_room() || !s.is_writable())?;
@@ -148,19 +148,19 @@ pub(crate) unsafe fn receive(
     let _whole = lock(&socket.receiving);
     let patience = connected(socket, flags)?;
     // SAFETY: the caller's promise.
-    let mut data = unsafe { Vector::new(parts) };
+    let mut data = unsafe { IovecCursor::new(parts) };
     let (total, reading) = (data.left(), reading(flags));
     let mut go = || {
         loop {
             let mut inner = when(socket, patience, |s| s.unread() > 0 || !s.is_readable())?;
             let stream = inner.stream()?;
             if stream.unread() == 0 {
-                let is_broken = stream.link() == Link::Broken;
+                let is_broken = stream.link() == ConnectionState::Broken;
                 return if is_broken { Err(Errno::ECONNRESET) } else { Ok(()) };
             }
             // SAFETY: the caller's promise.
             unsafe { stream.read(&mut data, reading) };
-            if data.left() == 0 || reading == Reading::Peek || flags & libc::MSG_WAITALL == 0 {
+            if data.left() == 0 || reading == ReadMode::Peek || flags & libc::MSG_WAITALL == 0 {
                 return Ok(());
             }
         }
@@ -174,8 +174,8 @@ pub(crate) unsafe fn receive(
 ///
 /// # Errors
 /// `ENOTCONN`; `EAGAIN`: the peer leaves no room to tell it so.
-pub(crate) fn shut(socket: &Socket, which: Directions) -> Result<(), Errno> {
-    let patience = Patience::seconds(LINGER);
+pub(crate) fn shut(socket: &Socket, which: OpenDirections) -> Result<(), Errno> {
+    let patience = WaitLimit::seconds(LINGER);
     let message = {
         let mut inner = socket.lock();
         match inner.stream()?.shut(which) {
@@ -186,10 +186,10 @@ pub(crate) fn shut(socket: &Socket, which: Directions) -> Result<(), Errno> {
             }
         }
     };
-    let gone = |stream: &Stream| stream.link() != Link::Up;
+    let gone = |stream: &Stream| stream.link() != ConnectionState::Up;
     let mut inner = when(socket, patience, |s| s.has_control() || gone(s))?;
     let stream = inner.stream()?;
-    if stream.link() == Link::Up {
+    if stream.link() == ConnectionState::Up {
         stream.say(message);
     }
     drop(inner);
@@ -205,7 +205,7 @@ pub(crate) fn shut(socket: &Socket, which: Directions) -> Result<(), Errno> {
 
 /// Closes a connection. A thread that still waits for something of it is told.
 pub(crate) fn close(socket: &Socket) {
-    let _ = shut(socket, Directions::Both);
+    let _ = shut(socket, OpenDirections::Both);
     let mut inner = socket.lock();
     if let Phase::Made(_) = &inner.phase {
         inner.disconnect();
@@ -215,13 +215,13 @@ pub(crate) fn close(socket: &Socket) {
 /// Has the connection managers forget a connection that has ended.
 fn finish(inner: &mut Inner) {
     if let Phase::Made(stream) = &inner.phase
-        && stream.link() != Link::Up
+        && stream.link() != ConnectionState::Up
     {
         inner.disconnect();
     }
 }
 
 /// What a call with these flags does with the bytes that it reads.
-pub(crate) fn reading(flags: c_int) -> Reading {
-    if flags & libc::MSG_PEEK == 0 { Reading::Take } else { Reading::Peek }
+pub(crate) fn reading(flags: c_int) -> ReadMode {
+    if flags & libc::MSG_PEEK == 0 { ReadMode::Take } else { ReadMode::Peek }
 }

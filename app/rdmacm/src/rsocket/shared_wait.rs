@@ -6,7 +6,7 @@
 
 /// Of one socket; changed with the socket locked.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct SharedWait {
     sleepers: usize,
     /// The completion queue tells of its next completion, or has told.
     armed: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Gate {
 
 /// What a thread that wants to sleep is to do.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Enter {
+pub(crate) enum SleepStep {
     /// Come again: the others are waking up.
     Again,
     /// Arm the completion queue, look once more, and come again.
@@ -36,31 +36,31 @@ pub(crate) enum SleepOn {
 
 /// What a sleeper was woken by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Saw {
+pub(crate) enum WakeReason {
     /// Something is told that the last thread to wake takes.
     News,
     /// Nothing that is for all, or its time was over.
     Nothing,
 }
 
-impl Gate {
+impl SharedWait {
     /// A thread wants to sleep.
-    pub(crate) fn enter(&mut self, on: SleepOn) -> Enter {
+    pub(crate) fn enter(&mut self, on: SleepOn) -> SleepStep {
         if self.fired {
-            return Enter::Again;
+            return SleepStep::Again;
         }
         if on == SleepOn::Queue && !self.armed {
             self.armed = true;
-            return Enter::Arm;
+            return SleepStep::Arm;
         }
         self.sleepers += 1;
-        Enter::Sleep
+        SleepStep::Sleep
     }
 
     /// A thread does not sleep any more. Whether what the completion queue told is to be taken now.
-    pub(crate) fn leave(&mut self, saw: Saw) -> bool {
+    pub(crate) fn leave(&mut self, saw: WakeReason) -> bool {
         self.sleepers -= 1;
-        self.fired |= saw == Saw::News;
+        self.fired |= saw == WakeReason::News;
         if self.sleepers > 0 || !self.fired {
             return false;
         }
@@ -85,24 +85,24 @@ mod tests {
 
     #[test]
     fn the_last_waking_thread_takes_the_completion_event() {
-        let mut gate = Gate::default();
-        assert_eq!(gate.enter(SleepOn::Queue), Enter::Arm);
+        let mut gate = SharedWait::default();
+        assert_eq!(gate.enter(SleepOn::Queue), SleepStep::Arm);
         assert_eq!(
             [gate.enter(SleepOn::Queue), gate.enter(SleepOn::Queue)],
-            [Enter::Sleep, Enter::Sleep]
+            [SleepStep::Sleep, SleepStep::Sleep]
         );
-        assert!(!gate.leave(Saw::News) && !gate.is_open());
-        assert_eq!(gate.enter(SleepOn::Queue), Enter::Again);
-        assert!(gate.leave(Saw::Nothing) && gate.is_open());
+        assert!(!gate.leave(WakeReason::News) && !gate.is_open());
+        assert_eq!(gate.enter(SleepOn::Queue), SleepStep::Again);
+        assert!(gate.leave(WakeReason::Nothing) && gate.is_open());
         gate.taken();
-        assert_eq!(gate.enter(SleepOn::Queue), Enter::Arm);
+        assert_eq!(gate.enter(SleepOn::Queue), SleepStep::Arm);
     }
 
     #[test]
     fn a_waiter_that_gives_up_takes_nothing() {
-        let mut gate = Gate::default();
-        assert_eq!(gate.enter(SleepOn::Others), Enter::Sleep);
-        assert!(!gate.leave(Saw::Nothing));
-        assert_eq!(gate.enter(SleepOn::Others), Enter::Sleep);
+        let mut gate = SharedWait::default();
+        assert_eq!(gate.enter(SleepOn::Others), SleepStep::Sleep);
+        assert!(!gate.leave(WakeReason::Nothing));
+        assert_eq!(gate.enter(SleepOn::Others), SleepStep::Sleep);
     }
 }

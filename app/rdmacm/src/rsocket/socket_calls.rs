@@ -10,15 +10,15 @@ use libc::{
 use omniverb_terms::Errno;
 
 use super::datagram::calls::{Datagrams, SocketEnd};
-use super::datagram::kernel_socket::Family;
+use super::datagram::kernel_socket::IpFamily;
 use super::fd_table::Entry;
-use super::readiness_wait::{Awaited, Patience, until};
+use super::readiness_wait::{WaitLimit, WaitableSocket, until};
 use super::socket_options::give;
-use super::stream_connection::Directions;
+use super::stream_connection::OpenDirections;
 use super::stream_socket::{Inner, Phase, Socket};
 use super::{fd_table, repoll, send_recv};
 use crate::errno::{last, of, outcome};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::resolve_address::{bind, ov_rdma_listen};
 use crate::{c_sockaddr, device};
 
@@ -44,13 +44,13 @@ unsafe fn checked(address: *const sockaddr, length: socklen_t) -> Result<*const 
 /// Makes a socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    static CALL: Call = Call::new("rsocket", Attempt::Create);
+    static CALL: LoggedCall = LoggedCall::new("rsocket", AttemptedStep::Create);
     let plain = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
     let flags = if kind & SOCK_NONBLOCK == 0 { 0 } else { O_NONBLOCK };
     let descriptor_flags = if kind & SOCK_CLOEXEC == 0 { 0 } else { FD_CLOEXEC };
     let family = match domain {
-        AF_INET => Family::Four,
-        AF_INET6 => Family::Six,
+        AF_INET => IpFamily::Four,
+        AF_INET6 => IpFamily::Six,
         _ => return outcome(CALL.explain(Err(Errno::EOPNOTSUPP))),
     };
     let made = match (plain, protocol) {
@@ -59,7 +59,7 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
             fd_table::add(socket)
         }),
         (SOCK_DGRAM, 0 | IPPROTO_UDP) => {
-            let made = device::is_there();
+            let made = device::check_present();
             let made = made.and_then(|()| Datagrams::new(family, flags, descriptor_flags));
             made.map(fd_table::add_datagrams)
         }
@@ -74,7 +74,7 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
 /// `to` has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rbind(number: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
-    static CALL: Call = Call::new("rbind", Attempt::Bind);
+    static CALL: LoggedCall = LoggedCall::new("rbind", AttemptedStep::Bind);
     // SAFETY: the caller's promise; live while it is locked.
     outcome(CALL.explain(fd_table::of(number).and_then(|socket| unsafe {
         match socket {
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ov_raccept(
                 Phase::Failed if inner.error != 0 => return Err(of(inner.error)),
                 _ => return Err(of(EBADF)),
             }
-            Patience::of(inner.mode(0))
+            WaitLimit::of(inner.mode(0))
         };
         loop {
             match listener.accept() {
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn ov_rconnect(
     to: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    static CALL: Call = Call::new("rconnect", Attempt::Connect);
+    static CALL: LoggedCall = LoggedCall::new("rconnect", AttemptedStep::Connect);
     let connected = fd_table::of(number).and_then(|socket| {
         let socket = match socket {
             Entry::Stream(socket) => socket,
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn ov_rconnect(
                 Phase::Listening => return Err(Errno::EINVAL),
                 Phase::Failed => return Err(Errno::ENOTCONN),
             }
-            Patience::of(inner.mode(0))
+            WaitLimit::of(inner.mode(0))
         };
         let inner = until(&*socket, patience, |inner| !inner.is_opening());
         let inner = inner.map_err(|errno| match errno {
@@ -190,9 +190,9 @@ pub unsafe extern "C" fn ov_rconnect(
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rshutdown(number: c_int, how: c_int) -> c_int {
     outcome(fd_table::stream(number).and_then(|socket| match how {
-        SHUT_RD => send_recv::shut(&socket, Directions::In),
-        SHUT_WR => send_recv::shut(&socket, Directions::Out),
-        SHUT_RDWR => send_recv::shut(&socket, Directions::Both),
+        SHUT_RD => send_recv::shut(&socket, OpenDirections::In),
+        SHUT_WR => send_recv::shut(&socket, OpenDirections::Out),
+        SHUT_RDWR => send_recv::shut(&socket, OpenDirections::Both),
         _ => Err(Errno::EINVAL),
     }))
 }

@@ -15,7 +15,7 @@ use omniverb_abi::{
 use omniverb_terms::Errno;
 
 use super::buffer_settings::RDMA_ROUTE;
-use super::stream_connection::Link;
+use super::stream_connection::ConnectionState;
 use super::stream_socket::{Inner, Phase};
 use crate::route::path_data;
 use crate::set_option::ov_rdma_set_option;
@@ -191,7 +191,8 @@ impl Inner {
             (IPPROTO_TCP, TCP_NODELAY) => c_int::from(options.no_delay),
             (IPPROTO_TCP, TCP_MAXSEG) => SEGMENT,
             (IPPROTO_TCP, TCP_INFO) => {
-                let is_up = matches!(&self.phase, Phase::Made(s) if s.link() == Link::Up);
+                let is_up =
+                    matches!(&self.phase, Phase::Made(s) if s.link() == ConnectionState::Up);
                 // The state is the first byte; the rest is unknown.
                 let mut said = [0_u8; 104];
                 said[0] = if is_up { TCP_ESTABLISHED } else { TCP_CLOSE };

@@ -9,13 +9,14 @@ use omniverb_abi::*;
 use omniverb_terms::Errno;
 
 use super::buffer_settings::{INLINE_MAX, Settings};
-use super::flow_control::{Piece, Reading, Receiver, Sender, Steps};
-use super::iomap::Maps;
-use super::iovec::Vector;
-use super::queue_pair::{Payload, Queues, Wanted};
-use super::registered_memory::{Lent, Memory};
+use super::flow_control::{PieceLength, ReadMode, Receiver, Sender, StreamPiece};
+use super::iomap::IoMaps;
+use super::iovec::IovecCursor;
+use super::queue_pair::{Payload, QpDemands, Queues};
+use super::registered_memory::{LentMemory, Memory};
 use super::wire_format::{
-    BYTE_ORDER, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACE_BYTES, PLACES, Place,
+    BYTE_ORDER, HELLO_BYTES, Hello, MAP_BYTES, Message, PLACE_BYTES, PLACES, RemoteBuffer,
+    RemoteMap,
 };
 
 /// Kinds of requests, in the upper half of their numbers; the lower half is how many bytes.
@@ -29,7 +30,7 @@ fn number(kind: u64, bytes: u32) -> u64 {
 }
 
 /// The queues and the memory of a stream, whose peer is not known yet.
-pub(crate) struct Ends {
+pub(crate) struct StreamEndpoint {
     queues: Queues,
     send: Memory,
     receive: Memory,
@@ -40,25 +41,28 @@ pub(crate) struct Ends {
 }
 
 // SAFETY: libibverbs's objects are for any thread.
-unsafe impl Send for Ends {}
+unsafe impl Send for StreamEndpoint {}
 
-impl Ends {
+impl StreamEndpoint {
     /// Makes them.
     ///
     /// # Safety
     /// `id` is live, has a device and no queue pair, and outlives this.
-    pub(crate) unsafe fn new(id: *mut rdma_cm_id, settings: &Settings) -> Result<Ends, Errno> {
+    pub(crate) unsafe fn new(
+        id: *mut rdma_cm_id,
+        settings: &Settings,
+    ) -> Result<StreamEndpoint, Errno> {
         let settings = settings.within_bounds();
         let inline = settings.inline.max(MAP_BYTES as u32);
         let (send, receive) = (settings.send_queue, settings.receive_queue);
-        let wanted = Wanted { service: IBV_QPT_RC, send, receive, inline };
+        let wanted = QpDemands { service: IBV_QPT_RC, send, receive, inline };
         let theirs = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
         let lists = PLACES * PLACE_BYTES + usize::from(settings.maps) * MAP_BYTES;
         // SAFETY: the caller's promise; the identifier's protection domain is there as long as it.
         let ends = unsafe {
             let queues = Queues::new(id, &wanted)?;
             let pd = (*id).pd;
-            Ends {
+            StreamEndpoint {
                 queues,
                 send: Memory::new(pd, settings.send_bytes as usize, IBV_ACCESS_LOCAL_WRITE)?,
                 receive: Memory::new(pd, settings.receive_bytes as usize, theirs)?,
@@ -81,7 +85,7 @@ impl Ends {
             byte_order: BYTE_ORDER,
             credits: self.settings.receive_queue,
             maps: self.settings.maps,
-            list: Place { length: PLACES as u32, ..places },
+            list: RemoteBuffer { length: PLACES as u32, ..places },
             buffer: self.receive.place(0..half),
         };
         hello.encode()
@@ -99,7 +103,7 @@ pub(crate) enum LentTo {
 
 /// Whether there is still a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum ConnectionState {
     Up,
     /// One side has ended it.
     Down,
@@ -111,47 +115,47 @@ pub(crate) enum Link {
 /// more, nor the program that it wants nothing; out, as long as the program has not said that it
 /// sends nothing. Or those that the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Directions {
+pub(crate) enum OpenDirections {
     None,
     In,
     Out,
     Both,
 }
 
-impl Directions {
-    fn of(has_in: bool, has_out: bool) -> Directions {
+impl OpenDirections {
+    fn of(has_in: bool, has_out: bool) -> OpenDirections {
         match (has_in, has_out) {
-            (false, false) => Directions::None,
-            (true, false) => Directions::In,
-            (false, true) => Directions::Out,
-            (true, true) => Directions::Both,
+            (false, false) => OpenDirections::None,
+            (true, false) => OpenDirections::In,
+            (false, true) => OpenDirections::Out,
+            (true, true) => OpenDirections::Both,
         }
     }
 
     fn has_in(self) -> bool {
-        matches!(self, Directions::In | Directions::Both)
+        matches!(self, OpenDirections::In | OpenDirections::Both)
     }
 
     fn has_out(self) -> bool {
-        matches!(self, Directions::Out | Directions::Both)
+        matches!(self, OpenDirections::Out | OpenDirections::Both)
     }
 
     /// Those of them that are not among these.
-    fn without(self, gone: Directions) -> Directions {
+    fn without(self, gone: OpenDirections) -> OpenDirections {
         let (has_in, has_out) = (self.has_in(), self.has_out());
-        Directions::of(has_in && !gone.has_in(), has_out && !gone.has_out())
+        OpenDirections::of(has_in && !gone.has_in(), has_out && !gone.has_out())
     }
 }
 
 /// A connection: what either side lets the other write, and what is under way.
 pub(crate) struct Stream {
-    ends: Ends,
+    ends: StreamEndpoint,
     peer: Hello,
     sender: Sender,
     receiver: Receiver,
-    maps: Maps,
-    link: Link,
-    open: Directions,
+    maps: IoMaps,
+    link: ConnectionState,
+    open: OpenDirections,
     /// Which entry of our list the peer writes next.
     next_target: usize,
     /// Which entry of its list we write next.
@@ -160,7 +164,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// The peer has said hello.
-    pub(crate) fn new(ends: Ends, peer: Hello) -> Stream {
+    pub(crate) fn new(ends: StreamEndpoint, peer: Hello) -> Stream {
         let settings = &ends.settings;
         let inline = settings.inline.min(ends.queues.inline);
         let queue = u32::from(settings.send_queue);
@@ -169,9 +173,9 @@ impl Stream {
         Stream {
             sender,
             receiver,
-            maps: Maps::new(peer.maps, settings.maps),
-            link: Link::Up,
-            open: Directions::Both,
+            maps: IoMaps::new(peer.maps, settings.maps),
+            link: ConnectionState::Up,
+            open: OpenDirections::Both,
             next_target: 1,
             next_place: 1 % peer.list.length.max(1),
             peer,
@@ -179,7 +183,7 @@ impl Stream {
         }
     }
 
-    pub(crate) fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> ConnectionState {
         self.link
     }
 
@@ -188,11 +192,11 @@ impl Stream {
     }
 
     pub(crate) fn is_readable(&self) -> bool {
-        self.open.has_in() && self.link == Link::Up
+        self.open.has_in() && self.link == ConnectionState::Up
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        self.open.has_out() && self.link == Link::Up
+        self.open.has_out() && self.link == ConnectionState::Up
     }
 
     pub(crate) fn unread(&self) -> u32 {
@@ -221,20 +225,20 @@ impl Stream {
 
     /// The connection has ended, as the connection manager knows: if the peer has not said so it is
     /// gone, and what it would have sent, too.
-    pub(crate) fn is_cut(&mut self) {
+    pub(crate) fn mark_broken(&mut self) {
         self.broke(());
     }
 
     fn ended(&mut self) {
-        if self.link == Link::Up {
-            self.link = Link::Down;
+        if self.link == ConnectionState::Up {
+            self.link = ConnectionState::Down;
         }
     }
 
     /// A request could not be posted, or failed: with that the queue pair has failed.
     fn broke<T>(&mut self, _: T) {
-        if self.link == Link::Up {
-            self.link = Link::Broken;
+        if self.link == ConnectionState::Up {
+            self.link = ConnectionState::Broken;
         }
     }
 
@@ -249,7 +253,7 @@ impl Stream {
             if is_receive { self.received(&completion) } else { self.sent(&completion) }
         }
         for _ in 0..used {
-            if self.link == Link::Up
+            if self.link == ConnectionState::Up
                 && let Err(errno) = self.ends.queues.receive(number(RECEIVE, 0), &mut [])
             {
                 self.broke(errno);
@@ -278,7 +282,7 @@ impl Stream {
             return self.broke(());
         }
         // What comes after the end is of no interest.
-        if self.link != Link::Up {
+        if self.link != ConnectionState::Up {
             return;
         }
         if completion.wc_flags & IBV_WC_WITH_IMM == 0 {
@@ -299,12 +303,12 @@ impl Stream {
                 if index < self.ends.settings.maps {
                     let at = PLACES * PLACE_BYTES + usize::from(index) * MAP_BYTES;
                     let entry: [u8; MAP_BYTES] = self.ends.lists.read(at);
-                    self.maps.borrow(index, Map::here(&entry));
+                    self.maps.borrow(index, RemoteMap::here(&entry));
                 }
             }
             Message::Disconnect => self.ended(),
             Message::Shutdown if self.open.has_out() => {
-                self.open = self.open.without(Directions::In);
+                self.open = self.open.without(OpenDirections::In);
             }
             Message::Shutdown => self.ended(),
             Message::Alive | Message::Other => {}
@@ -321,13 +325,13 @@ impl Stream {
         }
         let entry: [u8; PLACE_BYTES] = self.ends.lists.read(at);
         self.ends.lists.write(at, &[0; PLACE_BYTES]);
-        self.sender.add_target(Place::here(&entry));
+        self.sender.add_target(RemoteBuffer::here(&entry));
         self.next_target = (self.next_target + 1) % PLACES;
     }
 
     /// Tells the peer what it is allowed, if it should be told.
     fn grant(&mut self) {
-        if self.link != Link::Up || !self.sender.has_control() {
+        if self.link != ConnectionState::Up || !self.sender.has_control() {
             return;
         }
         let Some(grant) = self.receiver.grant() else { return };
@@ -341,7 +345,7 @@ impl Stream {
         let entry = self.ends.receive.place(half..half + bytes).encode(self.peer.byte_order);
         let offset = u64::from(self.next_place) * PLACE_BYTES as u64;
         let list = self.peer.list;
-        let to = Place { address: list.address.wrapping_add(offset), ..list };
+        let to = RemoteBuffer { address: list.address.wrapping_add(offset), ..list };
         self.next_place = (self.next_place + 1) % list.length.max(1);
         self.sender.control();
         let addr = entry.as_ptr().addr() as u64;
@@ -360,7 +364,7 @@ impl Stream {
             return Err(Errno::EAGAIN);
         }
         let kind = if message == Message::Disconnect { DISCONNECT } else { CONTROL };
-        let (to, immediate) = (Place::default(), Some(message.encode()));
+        let (to, immediate) = (RemoteBuffer::default(), Some(message.encode()));
         // SAFETY: an empty list.
         unsafe {
             self.ends.queues.write(number(kind, 0), &mut [], Payload::Registered, to, immediate)
@@ -373,8 +377,8 @@ impl Stream {
     /// `data` has as much.
     unsafe fn post(
         &mut self,
-        piece: &Piece,
-        data: &mut Vector<'_>,
+        piece: &StreamPiece,
+        data: &mut IovecCursor<'_>,
         message: Option<Message>,
     ) -> Result<(), Errno> {
         let (number, immediate) = (number(PIECE, piece.bytes), message.map(Message::encode));
@@ -406,11 +410,11 @@ impl Stream {
     /// Sends as much as can be sent now.
     ///
     /// # Safety
-    /// As [`Vector::copy_to`].
+    /// As [`IovecCursor::copy_to`].
     pub(crate) unsafe fn send(
         &mut self,
-        data: &mut Vector<'_>,
-        steps: &mut Steps,
+        data: &mut IovecCursor<'_>,
+        steps: &mut PieceLength,
     ) -> Result<(), Errno> {
         while self.is_writable()
             && let Some(piece) = self.sender.next(data.left(), steps)
@@ -425,12 +429,12 @@ impl Stream {
     /// of that offset.
     ///
     /// # Safety
-    /// As [`Vector::copy_to`].
+    /// As [`IovecCursor::copy_to`].
     pub(crate) unsafe fn write(
         &mut self,
-        data: &mut Vector<'_>,
+        data: &mut IovecCursor<'_>,
         offset: &mut u64,
-        steps: &mut Steps,
+        steps: &mut PieceLength,
     ) -> Result<bool, Errno> {
         while self.is_writable() {
             let Some(place) = self.maps.find(*offset) else { return Ok(false) };
@@ -445,8 +449,8 @@ impl Stream {
     /// Reads into the program's buffers what is there.
     ///
     /// # Safety
-    /// As [`Vector::copy_from`].
-    pub(crate) unsafe fn read(&mut self, to: &mut Vector<'_>, reading: Reading) {
+    /// As [`IovecCursor::copy_from`].
+    pub(crate) unsafe fn read(&mut self, to: &mut IovecCursor<'_>, reading: ReadMode) {
         for range in self.receiver.read(to.left(), reading) {
             // SAFETY: the caller's promise.
             unsafe { self.ends.receive.give_to(&range, to) };
@@ -456,16 +460,16 @@ impl Stream {
 
     /// The program neither reads, or sends, nor both any more. What the peer is to be told of
     /// that, if anything.
-    pub(crate) fn shut(&mut self, which: Directions) -> Option<Message> {
-        if self.link != Link::Up {
+    pub(crate) fn shut(&mut self, which: OpenDirections) -> Option<Message> {
+        if self.link != ConnectionState::Up {
             return None;
         }
         let could_send = self.open.has_out();
         self.open = self.open.without(which);
         match self.open {
-            Directions::Out | Directions::Both => None,
-            Directions::In => could_send.then_some(Message::Shutdown),
-            Directions::None => Some(Message::Disconnect),
+            OpenDirections::Out | OpenDirections::Both => None,
+            OpenDirections::In => could_send.then_some(Message::Shutdown),
+            OpenDirections::None => Some(Message::Disconnect),
         }
     }
 
@@ -490,8 +494,9 @@ impl Stream {
             LentTo::Nobody => (None, 0),
         };
         // SAFETY: the protection domain is the identifier's, which outlives this.
-        let lent =
-            unsafe { Lent::new(self.ends.pd, start, bytes, IBV_ACCESS_LOCAL_WRITE | remote) }?;
+        let lent = unsafe {
+            LentMemory::new(self.ends.pd, start, bytes, IBV_ACCESS_LOCAL_WRITE | remote)
+        }?;
         self.maps.lend(lent, offset, index);
         Ok(())
     }
@@ -514,17 +519,17 @@ impl Stream {
             let at = u64::from(self.peer.list.length) * PLACE_BYTES as u64
                 + u64::from(index) * MAP_BYTES as u64;
             let list = self.peer.list;
-            let to = Place { address: list.address.wrapping_add(at), ..list };
+            let to = RemoteBuffer { address: list.address.wrapping_add(at), ..list };
             let Some(piece) = self.sender.entry(MAP_BYTES as u32, to) else { break };
             let entry = map.encode(self.peer.byte_order);
             let (iov_base, iov_len) = (entry.as_ptr().cast_mut().cast(), entry.len());
             let parts = [libc::iovec { iov_base, iov_len }];
             // SAFETY: so many bytes.
             unsafe {
-                let mut data = Vector::new(&parts);
+                let mut data = IovecCursor::new(&parts);
                 self.post(&piece, &mut data, Some(Message::Mapped(index)))?;
             }
-            self.maps.is_announced(index);
+            self.maps.mark_announced(index);
         }
         Ok(())
     }

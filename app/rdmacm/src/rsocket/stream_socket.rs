@@ -10,33 +10,33 @@ use std::sync::{Mutex, MutexGuard};
 use libc::{O_NONBLOCK, sockaddr};
 use omniverb_abi::*;
 use omniverb_sys::lock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::buffer_settings::Settings;
 use super::queue_pair::Queues;
-use super::readiness_wait::{Awaited, Sleepy};
-use super::shared_wait::Gate;
+use super::readiness_wait::{WaitableSocket, WaitableState};
+use super::shared_wait::SharedWait;
 use super::stored_options::Options;
-use super::stream_connection::{Ends, Link, Stream};
+use super::stream_connection::{ConnectionState, Stream, StreamEndpoint};
 use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
-use crate::refusal_log::{Attempt, Call};
+use crate::refusal_log::{AttemptedStep, LoggedCall};
 use crate::{cm_id, connect, device, event, event_ack, process_id, resolve_address};
 
 /// An identifier that is destroyed with its socket.
-pub(crate) struct Id(pub(crate) *mut rdma_cm_id);
+pub(crate) struct OwnedCmId(pub(crate) *mut rdma_cm_id);
 
 // SAFETY: identifiers are for any thread.
-unsafe impl Send for Id {}
+unsafe impl Send for OwnedCmId {}
 
-impl Id {
+impl OwnedCmId {
     /// A new one, whose calls do not wait.
-    pub(crate) fn new(space: u32, service: u32) -> Result<Id, Errno> {
-        device::is_there()?;
+    pub(crate) fn new(space: u32, service: u32) -> Result<OwnedCmId, Errno> {
+        device::check_present()?;
         let kind = Kind { context: core::ptr::null_mut(), space, qp_type: service };
-        let id = Id(cm_id::create(core::ptr::null_mut(), &kind)?);
+        let id = OwnedCmId(cm_id::create(core::ptr::null_mut(), &kind)?);
         id.do_not_wait();
         Ok(id)
     }
@@ -71,7 +71,7 @@ impl Id {
     }
 }
 
-impl Drop for Id {
+impl Drop for OwnedCmId {
     fn drop(&mut self) {
         // SAFETY: live, for the last time.
         unsafe { cm_id::ov_rdma_destroy_id(self.0) };
@@ -84,7 +84,7 @@ pub(crate) enum Phase {
     New,
     Listening,
     /// We have asked for a connection.
-    Connecting(Box<Ends>),
+    Connecting(Box<StreamEndpoint>),
     /// We have accepted one.
     Accepting(Box<Stream>),
     /// There is one, or was.
@@ -109,8 +109,8 @@ pub(crate) struct Socket {
 pub(crate) struct Inner {
     // In front of the identifier, whose queue pair it has: it goes first.
     pub(crate) phase: Phase,
-    pub(crate) id: Id,
-    pub(crate) gate: Gate,
+    pub(crate) id: OwnedCmId,
+    pub(crate) gate: SharedWait,
     pub(crate) settings: Settings,
     pub(crate) options: Options,
     /// What `SO_ERROR` says next.
@@ -124,11 +124,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    fn with(id: Id, phase: Phase) -> Inner {
+    fn with(id: OwnedCmId, phase: Phase) -> Inner {
         Inner {
             phase,
             id,
-            gate: Gate::default(),
+            gate: SharedWait::default(),
             settings: Settings::default(),
             options: Options::default(),
             error: 0,
@@ -143,10 +143,10 @@ impl Inner {
     }
 
     /// Of a call with these flags.
-    pub(crate) fn mode(&self, flags: c_int) -> Mode {
+    pub(crate) fn mode(&self, flags: c_int) -> BlockingMode {
         match (self.flags & O_NONBLOCK, flags & libc::MSG_DONTWAIT) {
-            (0, 0) => Mode::Blocking,
-            _ => Mode::NonBlocking,
+            (0, 0) => BlockingMode::Blocking,
+            _ => BlockingMode::NonBlocking,
         }
     }
 
@@ -180,7 +180,7 @@ impl Inner {
         }
     }
 
-    fn fails(&mut self, errno: Errno) {
+    fn fail(&mut self, errno: Errno) {
         self.phase = Phase::Failed;
         self.error = errno.raw();
     }
@@ -193,13 +193,13 @@ impl Inner {
             Phase::Made(stream) => {
                 stream.progress();
                 if may_take
-                    && stream.link() == Link::Up
+                    && stream.link() == ConnectionState::Up
                     && let Ok(kind) = self.id.take()
                     && kind != RDMA_CM_EVENT_ESTABLISHED
                 {
                     // What the peer sent before has been placed by now.
                     stream.progress();
-                    stream.is_cut();
+                    stream.mark_broken();
                 }
             }
             Phase::Connecting(_) | Phase::Accepting(_) if may_take => self.advance(),
@@ -212,7 +212,7 @@ impl Inner {
         // SAFETY: live.
         match unsafe { event::complete(self.id.0) } {
             Err(Errno::EAGAIN) => {}
-            Err(errno) => self.fails(errno),
+            Err(errno) => self.fail(errno),
             Ok(()) => self.completed(),
         }
     }
@@ -226,7 +226,7 @@ impl Inner {
                 None => {
                     self.disconnect();
                     drop(ends);
-                    self.fails(Errno::EOPNOTSUPP);
+                    self.fail(Errno::EOPNOTSUPP);
                 }
             },
             other => self.phase = other,
@@ -267,7 +267,7 @@ impl Inner {
             let begin = || {
                 resolve_address::resolve_address(id, core::ptr::null(), to)?;
                 resolve_address::resolve_route(id)?;
-                let ends = Box::new(Ends::new(id, &self.settings)?);
+                let ends = Box::new(StreamEndpoint::new(id, &self.settings)?);
                 let hello = ends.hello();
                 let parameters = rdma_conn_param {
                     private_data: hello.as_ptr().cast(),
@@ -286,7 +286,7 @@ impl Inner {
             };
             begin()
         };
-        let (ends, has_answer) = asked.inspect_err(|&errno| self.fails(errno))?;
+        let (ends, has_answer) = asked.inspect_err(|&errno| self.fail(errno))?;
         self.phase = Phase::Connecting(ends);
         if has_answer {
             self.completed();
@@ -300,7 +300,7 @@ impl Inner {
         let id = self.id.0;
         // SAFETY: live; its event is not acknowledged.
         unsafe {
-            let ends = Ends::new(id, &self.settings)?;
+            let ends = StreamEndpoint::new(id, &self.settings)?;
             let said = ends.hello();
             let parameters = rdma_conn_param {
                 private_data: said.as_ptr().cast(),
@@ -320,7 +320,7 @@ impl Inner {
     }
 }
 
-impl Sleepy for Inner {
+impl WaitableState for Inner {
     fn progress(&mut self) {
         Inner::progress(self);
     }
@@ -336,7 +336,7 @@ impl Sleepy for Inner {
         }
     }
 
-    fn gate(&mut self) -> &mut Gate {
+    fn gate(&mut self) -> &mut SharedWait {
         &mut self.gate
     }
 
@@ -346,7 +346,7 @@ impl Sleepy for Inner {
     }
 }
 
-impl Awaited for Socket {
+impl WaitableSocket for Socket {
     type Inner = Inner;
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -370,7 +370,7 @@ impl Socket {
     /// # Errors
     /// `ENODEV`: there is no device; a quota's `ENOMEM`.
     pub(crate) fn new(family: c_int, flags: c_int) -> Result<Socket, Errno> {
-        let id = Id::new(RDMA_PS_TCP, IBV_QPT_RC)?;
+        let id = OwnedCmId::new(RDMA_PS_TCP, IBV_QPT_RC)?;
         // SAFETY: live, and ours alone.
         unsafe { (*id.0).route.addr.src_storage.ss_family = family as u16 };
         Ok(Socket::with(Inner { flags, ..Inner::with(id, Phase::New) }))
@@ -390,18 +390,18 @@ impl Socket {
     /// # Errors
     /// `EAGAIN`: none now. `ENODEV`: its daemon is gone, and no request will come any more.
     pub(crate) fn accept(&self) -> Result<Socket, Errno> {
-        static ACCEPT: Call = Call::new("raccept", Attempt::Accept);
+        static ACCEPT: LoggedCall = LoggedCall::new("raccept", AttemptedStep::Accept);
         loop {
             let mut inner = {
                 let mut listener = self.lock();
                 // Its event stays where it is, for all sleepers on the descriptor.
                 // SAFETY: live.
                 if unsafe { IdShell::of(listener.id.0) }.handle().is_err() {
-                    listener.fails(Errno::ENODEV);
+                    listener.fail(Errno::ENODEV);
                     return Err(Errno::ENODEV);
                 }
                 // SAFETY: live.
-                let id = Id(unsafe { crate::endpoint::next_request(listener.id.0) }?);
+                let id = OwnedCmId(unsafe { crate::endpoint::next_request(listener.id.0) }?);
                 id.do_not_wait();
                 Inner {
                     settings: listener.settings,

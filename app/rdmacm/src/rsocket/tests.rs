@@ -11,18 +11,18 @@ use std::{fs, thread};
 use libc::{AF_INET, EAGAIN, ENODEV, O_NONBLOCK, POLLERR, POLLIN, SOCK_STREAM, pollfd};
 use omniverb_abi::*;
 use omniverb_sys::clock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::buffer_settings::Settings;
 use super::poll;
-use super::readiness_wait::{Patience, enter, leave, until};
-use super::shared_wait::{Enter, Saw, SleepOn};
+use super::readiness_wait::{WaitLimit, enter, leave, until};
+use super::shared_wait::{SleepOn, SleepStep, WakeReason};
 use super::socket_calls::*;
-use super::stream_connection::{Ends, Link, Stream};
-use super::stream_socket::{Id, Phase, Socket};
+use super::stream_connection::{ConnectionState, Stream, StreamEndpoint};
+use super::stream_socket::{OwnedCmId, Phase, Socket};
 use super::wire_format::Hello;
-use crate::event_queue::What;
+use crate::event_queue::EventSource;
 use crate::id_registry;
 use crate::id_state::IdShell;
 use crate::resolve_address;
@@ -37,27 +37,27 @@ fn socket() -> Socket {
 fn wake(socket: &Socket) {
     // SAFETY: live while it is locked.
     let token = unsafe { IdShell::of(socket.lock().id.0) }.token;
-    id_registry::push(token, What::User { status: 0, argument: 0 });
+    id_registry::push(token, EventSource::User { status: 0, argument: 0 });
 }
 
 #[test]
 fn a_queue_pair_that_failed_breaks_a_stream_that_only_receives() {
     let _alone = alone();
-    let id = Id::new(RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+    let id = OwnedCmId::new(RDMA_PS_TCP, IBV_QPT_RC).unwrap();
     let address = here(7);
     // SAFETY: live; the stream goes first.
     let mut stream = unsafe {
         resolve_address::resolve_address(id.0, null(), (&raw const address).cast()).unwrap();
         resolve_address::resolve_route(id.0).unwrap();
-        let ends = Ends::new(id.0, &Settings::default()).unwrap();
+        let ends = StreamEndpoint::new(id.0, &Settings::default()).unwrap();
         let peer = Hello::decode(&ends.hello()).unwrap();
         Stream::new(ends, peer)
     };
     stream.progress();
-    assert!(stream.link() == Link::Up && stream.is_readable());
+    assert!(stream.link() == ConnectionState::Up && stream.is_readable());
     fake_ibverbs::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
     stream.progress();
-    assert!(stream.link() == Link::Broken && !stream.is_readable());
+    assert!(stream.link() == ConnectionState::Broken && !stream.is_readable());
     drop(stream);
 }
 
@@ -66,13 +66,13 @@ fn patience_ends_whatever_happens_meanwhile() {
     let _alone = alone();
     let socket = socket();
     wake(&socket);
-    let patience = Patience::Until(clock::now() + 10_000_000);
+    let patience = WaitLimit::Until(clock::now() + 10_000_000);
     assert_eq!(until(&socket, patience, |_| false).err(), Some(Errno::EAGAIN));
 }
 
 /// What came of waiting with that patience, for what holds after a hundred signals at the latest;
 /// those have a handler with these flags.
-fn interrupted(flags: c_int, patience: Patience) -> Result<(), Errno> {
+fn interrupted(flags: c_int, patience: WaitLimit) -> Result<(), Errno> {
     static HOLDS: AtomicBool = AtomicBool::new(false);
     static SIGNALS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn count(_: c_int) {
@@ -118,15 +118,15 @@ fn interrupted(flags: c_int, patience: Patience) -> Result<(), Errno> {
 #[test]
 fn signals_do_not_end_waiting_for_the_end() {
     let _alone = alone();
-    assert_eq!(interrupted(0, Patience::seconds(600)), Ok(()));
+    assert_eq!(interrupted(0, WaitLimit::seconds(600)), Ok(()));
 }
 
 #[test]
 fn signals_end_other_waiting_unless_their_handlers_say_that_it_goes_on() {
     let _alone = alone();
-    assert_eq!(interrupted(0, Patience::Endless), Err(crate::errno::of(libc::EINTR)));
-    assert_eq!(interrupted(libc::SA_RESTART, Patience::Endless), Ok(()));
-    let limited = Patience::limited(Mode::Blocking, Some(600_000_000_000));
+    assert_eq!(interrupted(0, WaitLimit::Endless), Err(crate::errno::of(libc::EINTR)));
+    assert_eq!(interrupted(libc::SA_RESTART, WaitLimit::Endless), Ok(()));
+    let limited = WaitLimit::limited(BlockingMode::Blocking, Some(600_000_000_000));
     assert_eq!(interrupted(libc::SA_RESTART, limited), Err(crate::errno::of(libc::EINTR)));
 }
 
@@ -187,8 +187,8 @@ fn a_second_waiter_at_a_listener_keeps_no_thread_awake() {
     first[0].revents = POLLIN;
     leave(&mut *inner, &first);
     // The second was not woken: the first has taken the request.
-    assert_eq!(inner.gate.enter(SleepOn::Others), Enter::Sleep);
-    assert!(!inner.gate.leave(Saw::Nothing));
+    assert_eq!(inner.gate.enter(SleepOn::Others), SleepStep::Sleep);
+    assert!(!inner.gate.leave(WakeReason::Nothing));
     leave(&mut *inner, &second);
 }
 
@@ -199,7 +199,7 @@ fn a_sleeper_looks_once_more() {
     super::fd_table::stream(number).unwrap().lock().phase = Phase::Failed;
     let mut files = [pollfd { fd: number, events: POLLIN, revents: 0 }];
     // What it had to tell was taken notice of by another thread: no descriptor tells it.
-    poll::Waiting::of(&mut files).sleep(-1).unwrap();
+    poll::PollSet::of(&mut files).sleep(-1).unwrap();
     assert_eq!(ov_rclose(number), 0);
 }
 

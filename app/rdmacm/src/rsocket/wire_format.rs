@@ -42,7 +42,7 @@ pub(crate) const BYTE_ORDER: ByteOrder =
 
 /// Memory of one side that the other may write to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RemoteBuffer {
     pub(crate) address: u64,
     /// What the other side's WRITEs name it by.
     pub(crate) key: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Place {
     pub(crate) length: u32,
 }
 
-impl Place {
+impl RemoteBuffer {
     /// In memory of a machine of that byte order.
     pub(crate) fn encode(self, order: ByteOrder) -> [u8; PLACE_BYTES] {
         let mut bytes = [0; PLACE_BYTES];
@@ -62,16 +62,16 @@ impl Place {
         bytes
     }
 
-    fn decode(bytes: &[u8; PLACE_BYTES], order: ByteOrder) -> Place {
+    fn decode(bytes: &[u8; PLACE_BYTES], order: ByteOrder) -> RemoteBuffer {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
         let (address, key, length) = ([a, b, c, d, e, f, g, h], [i, j, k, l], [m, n, o, p]);
         match order {
-            ByteOrder::Big => Place {
+            ByteOrder::Big => RemoteBuffer {
                 address: u64::from_be_bytes(address),
                 key: u32::from_be_bytes(key),
                 length: u32::from_be_bytes(length),
             },
-            ByteOrder::Little => Place {
+            ByteOrder::Little => RemoteBuffer {
                 address: u64::from_le_bytes(address),
                 key: u32::from_le_bytes(key),
                 length: u32::from_le_bytes(length),
@@ -80,8 +80,8 @@ impl Place {
     }
 
     /// From our own memory.
-    pub(crate) fn here(bytes: &[u8; PLACE_BYTES]) -> Place {
-        Place::decode(bytes, BYTE_ORDER)
+    pub(crate) fn here(bytes: &[u8; PLACE_BYTES]) -> RemoteBuffer {
+        RemoteBuffer::decode(bytes, BYTE_ORDER)
     }
 }
 
@@ -101,12 +101,12 @@ fn eight(value: u64, order: ByteOrder) -> [u8; 8] {
 
 /// A buffer of the program's that the peer may write to by its offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Map {
+pub(crate) struct RemoteMap {
     pub(crate) offset: u64,
-    pub(crate) place: Place,
+    pub(crate) place: RemoteBuffer,
 }
 
-impl Map {
+impl RemoteMap {
     /// In memory of a machine of that byte order.
     pub(crate) fn encode(self, order: ByteOrder) -> [u8; MAP_BYTES] {
         let mut bytes = [0; MAP_BYTES];
@@ -117,19 +117,19 @@ impl Map {
     }
 
     /// From our own memory.
-    pub(crate) fn here(bytes: &[u8; MAP_BYTES]) -> Map {
+    pub(crate) fn here(bytes: &[u8; MAP_BYTES]) -> RemoteMap {
         let (mut offset, mut place) = ([0; 8], [0; PLACE_BYTES]);
         offset.copy_from_slice(&bytes[..8]);
         place.copy_from_slice(&bytes[8..]);
-        Map { offset: u64::from_ne_bytes(offset), place: Place::here(&place) }
+        RemoteMap { offset: u64::from_ne_bytes(offset), place: RemoteBuffer::here(&place) }
     }
 
     /// Where an offset lies in it, and how many bytes there are from there on.
-    pub(crate) fn find(self, offset: u64) -> Option<Place> {
+    pub(crate) fn find(self, offset: u64) -> Option<RemoteBuffer> {
         let within = offset.checked_sub(self.offset)?;
         let left = u64::from(self.place.length).checked_sub(within).filter(|&left| left > 0)?;
         let address = self.place.address.wrapping_add(within);
-        Some(Place { address, key: self.place.key, length: u32::try_from(left).ok()? })
+        Some(RemoteBuffer { address, key: self.place.key, length: u32::try_from(left).ok()? })
     }
 }
 
@@ -143,9 +143,9 @@ pub(crate) struct Hello {
     /// Entries of its list of mapped buffers, which lies behind the list of targets.
     pub(crate) maps: u16,
     /// Its list of targets: the peer writes there where it may be written to.
-    pub(crate) list: Place,
+    pub(crate) list: RemoteBuffer,
     /// The half of its receive buffer that we write to first; others come by the list.
-    pub(crate) buffer: Place,
+    pub(crate) buffer: RemoteBuffer,
 }
 
 impl Hello {
@@ -170,7 +170,7 @@ impl Hello {
         let [version, flags, high, low, _, _, _, scale, places @ ..] = bytes;
         let place = |at: usize| {
             let bytes: Option<&[u8; PLACE_BYTES]> = places.get(at..)?.first_chunk();
-            Some(Place::decode(bytes?, ByteOrder::Big))
+            Some(RemoteBuffer::decode(bytes?, ByteOrder::Big))
         };
         let hello = Hello {
             byte_order: match flags & BIG_ENDIAN {
@@ -261,8 +261,8 @@ mod tests {
         byte_order: ByteOrder::Little,
         credits: 384,
         maps: 1,
-        list: Place { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, length: 2 },
-        buffer: Place { address: 0x10, key: 0x20, length: 0x10000 },
+        list: RemoteBuffer { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, length: 2 },
+        buffer: RemoteBuffer { address: 0x10, key: 0x20, length: 0x10000 },
     };
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
         let mut other_version = bytes;
         other_version[0] = 2;
         assert_eq!(Hello::decode(&other_version), None);
-        let no_list = Hello { list: Place { length: 0, ..HELLO.list }, ..HELLO };
+        let no_list = Hello { list: RemoteBuffer { length: 0, ..HELLO.list }, ..HELLO };
         assert_eq!(Hello::decode(&no_list.encode()), None);
         let mut without_maps = bytes;
         without_maps[1] = 0;
@@ -316,10 +316,11 @@ mod tests {
 
     #[test]
     fn an_offset_is_found_where_it_lies() {
-        let map = Map { offset: 100, place: Place { address: 1000, key: 1, length: 10 } };
-        assert_eq!(map.find(103), Some(Place { address: 1003, key: 1, length: 7 }));
+        let map =
+            RemoteMap { offset: 100, place: RemoteBuffer { address: 1000, key: 1, length: 10 } };
+        assert_eq!(map.find(103), Some(RemoteBuffer { address: 1003, key: 1, length: 7 }));
         assert_eq!((map.find(99), map.find(110)), (None, None));
-        let last = Map { offset: u64::MAX, ..map };
+        let last = RemoteMap { offset: u64::MAX, ..map };
         assert_eq!((last.find(0), last.find(u64::MAX).map(|at| at.length)), (None, Some(10)));
     }
 
@@ -339,8 +340,8 @@ mod tests {
 
         #[test]
         fn entries_are_read_as_they_were_written(offset: u64, address: u64, key: u32, length: u32) {
-            let map = Map { offset, place: Place { address, key, length } };
-            prop_assert_eq!(Map::here(&map.encode(BYTE_ORDER)), map);
+            let map = RemoteMap { offset, place: RemoteBuffer { address, key, length } };
+            prop_assert_eq!(RemoteMap::here(&map.encode(BYTE_ORDER)), map);
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn new_id(channel: *mut rdma_event_channel, space: u32) -> *mut rdma_
 }
 
 /// The next event: its kind, status, identifier and private data; acknowledged.
-pub(crate) struct Seen {
+pub(crate) struct SeenEvent {
     pub(crate) kind: u32,
     pub(crate) status: c_int,
     pub(crate) id: *mut rdma_cm_id,
@@ -61,7 +61,7 @@ pub(crate) struct Seen {
     pub(crate) private: Vec<u8>,
 }
 
-pub(crate) fn next(channel: *mut rdma_event_channel) -> Seen {
+pub(crate) fn next(channel: *mut rdma_event_channel) -> SeenEvent {
     let event = taken(channel);
     // SAFETY: an event of a connection, not yet acknowledged.
     unsafe {
@@ -72,7 +72,7 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> Seen {
             let length = usize::from(conn.private_data_len);
             core::slice::from_raw_parts(conn.private_data.cast::<u8>(), length).to_vec()
         };
-        let seen = Seen {
+        let seen = SeenEvent {
             kind: (*event).event,
             status: (*event).status,
             id: (*event).id,

@@ -13,7 +13,7 @@ use omniverb_session::{VERSION, decode, encode};
 use omniverb_sys::lock;
 
 use super::fake_daemon;
-use crate::private_abi::{Answer, Opened};
+use crate::private_abi::{PrivateAnswer, PrivateClient};
 
 /// Our end of every connection.
 pub(crate) const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 8, 7];
@@ -21,8 +21,8 @@ pub(crate) const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 
 pub(crate) const DEPTH: u8 = 16;
 
 /// What listens to the daemon.
-type Hear = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
-static HEAR: Mutex<Option<Hear>> = Mutex::new(None);
+type MessageListener = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
+static HEAR: Mutex<Option<MessageListener>> = Mutex::new(None);
 
 /// The listener, called.
 pub(crate) fn tell(message: Option<&[u8]>) {
@@ -341,7 +341,7 @@ pub(crate) unsafe fn ibv_detach_mcast(_: *mut ibv_qp, _: *const ibv_gid, _: u16)
 pub(crate) unsafe fn omniverb_private_open(
     version: u32,
     _context: *mut ibv_context,
-    opened: *mut *mut Opened,
+    opened: *mut *mut PrivateClient,
 ) -> c_int {
     assert_eq!(version, u32::from(VERSION));
     // SAFETY: the caller's promise.
@@ -354,10 +354,10 @@ pub(crate) unsafe fn omniverb_private_leave(_: *mut ibv_qp) -> c_int {
 }
 
 pub(crate) unsafe fn omniverb_private_call(
-    _opened: *mut Opened,
+    _opened: *mut PrivateClient,
     question: *const c_void,
     bytes: usize,
-    answer: *mut Answer,
+    answer: *mut PrivateAnswer,
 ) -> c_int {
     // SAFETY: the caller's promise.
     let question = unsafe { core::slice::from_raw_parts(question.cast::<u8>(), bytes) };
@@ -379,8 +379,8 @@ pub(crate) unsafe fn omniverb_private_call(
 }
 
 pub(crate) unsafe fn omniverb_private_listen(
-    _opened: *mut Opened,
-    hear: Option<Hear>,
+    _opened: *mut PrivateClient,
+    hear: Option<MessageListener>,
     _cookie: *mut c_void,
 ) -> c_int {
     *lock(&HEAR) = hear;

@@ -19,7 +19,7 @@ fn pair(files: &[OwnedFd; 2]) -> Pair {
 
 fn pair_at(files: &[OwnedFd; 2], at: u64) -> Pair {
     let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
-    Pair::new(file, (DATA, at), Ledger::of(notes), Bin::new().unwrap()).unwrap()
+    Pair::new(file, (DATA, at), Ledger::of(notes), CloseQueue::new().unwrap()).unwrap()
 }
 
 fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
@@ -189,7 +189,7 @@ fn a_lost_window_keeps_no_other_neighbour_from_one() {
         .add(
             PieceRange { number: 2, at: 0 },
             memfd::create("x", 4096).unwrap(),
-            Bin::new().unwrap(),
+            CloseQueue::new().unwrap(),
         )
         .unwrap();
     pairs.found(0);
@@ -258,7 +258,8 @@ fn an_unused_window_makes_room_if_it_can_be_unplugged() {
 #[test]
 fn a_machine_is_told_where_in_its_device_a_piece_is() {
     let [file, notes] = files();
-    let pair = Pair::new(file, (DATA, 1 << 21), Ledger::of(notes), Bin::new().unwrap()).unwrap();
+    let pair =
+        Pair::new(file, (DATA, 1 << 21), Ledger::of(notes), CloseQueue::new().unwrap()).unwrap();
     let mut pairs = Pairs::default();
     pairs.add(3, pair);
     pairs.found(0b100);

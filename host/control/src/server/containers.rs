@@ -15,7 +15,7 @@ use crate::server::Server;
 use omniverb_fairness::Holder;
 use omniverb_netns::{ContainerFacts, Kind, Process};
 use omniverb_sys::clock;
-use omniverb_sys::netns::{Identity, Namespace};
+use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::pidfd::Peer;
 use omniverb_tenancy::VnicId;
 use omniverb_terms::Errno;
@@ -52,7 +52,7 @@ impl Server {
     /// A container has come or changed.
     pub(super) fn container_appeared(
         &mut self,
-        identity: Identity,
+        identity: NetnsIdentity,
         cookie: Option<u64>,
         facts: ContainerFacts,
     ) {
@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// A container's namespace is gone.
-    pub(super) fn container_vanished(&mut self, identity: Identity) {
+    pub(super) fn container_vanished(&mut self, identity: NetnsIdentity) {
         self.vnics.end_unused(&evidence(identity, None));
         self.engine_ports().tell_registered();
     }
@@ -220,7 +220,7 @@ enum Lack {
     Support,
 }
 
-fn evidence(identity: Identity, cookie: Option<u64>) -> Evidence {
+fn evidence(identity: NetnsIdentity, cookie: Option<u64>) -> Evidence {
     let place = [identity.device, identity.inode];
     Evidence { attachment: Attachment::Namespace, place, serial: cookie }
 }

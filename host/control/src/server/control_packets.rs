@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::server::subsystems::EnginePorts;
 use crate::vnics::Vnics;
 use omniverb_sys::clock;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::net::IpAddr;
 
@@ -149,7 +149,7 @@ impl EnginePorts<'_> {
     /// Whether an answer may be among what waits to be received.
     pub(super) fn may_be_waiting(&self, id: ProbeId) -> bool {
         let port = |at| self.vnics.port(at).and_then(VnicPort::open);
-        let waiting = |at| port(at).map_or(0, Port::waiting);
+        let waiting = |at| port(at).map_or(0, UdpPort::waiting);
         self.tables.hearers(id).into_iter().any(|at| waiting(at) > WAITING)
     }
 
@@ -171,5 +171,5 @@ impl EnginePorts<'_> {
 
 /// Datagrams that were lost in front of a vNIC's sockets so far.
 fn lost(vnics: &Vnics, at: VnicId) -> u32 {
-    vnics.port(at).and_then(VnicPort::open).map_or(0, Port::dropped)
+    vnics.port(at).and_then(VnicPort::open).map_or(0, UdpPort::dropped)
 }

@@ -7,7 +7,7 @@ use crate::reactor::Timer;
 use crate::roce_port::{PAUSE, PortUse};
 use crate::server::subsystems::EnginePorts;
 use omniverb_sys::clock;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::VnicId;
 use std::io;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(super) fn phrase(refusal: Refusal) -> &'static str {
 impl EnginePorts<'_> {
     /// The vNIC's packets are encrypted and it is not known yet what becomes of its port of PSP:
     /// the other port is kept for then, so that nothing is lost meanwhile.
-    pub(super) fn waits_for_psp_port(&mut self, vnic: VnicId, port: &Arc<Port>) -> bool {
+    pub(super) fn waits_for_psp_port(&mut self, vnic: VnicId, port: &Arc<UdpPort>) -> bool {
         if self.tables.policy(vnic).encryption.is_none() || port.carried().is_some() {
             return false;
         }
@@ -41,7 +41,7 @@ impl EnginePorts<'_> {
     }
 
     /// The helper has opened a vNIC's port of PSP, or could not.
-    pub(super) fn psp_port_found(&mut self, vnic: VnicId, port: io::Result<Arc<Port>>) {
+    pub(super) fn psp_port_found(&mut self, vnic: VnicId, port: io::Result<Arc<UdpPort>>) {
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
         let closed = self.vnics.closed();
         let Some(own) = self.vnics.psp_port_mut(vnic) else { return };

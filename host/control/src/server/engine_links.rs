@@ -7,8 +7,8 @@ use crate::roce_port::PAUSE;
 use crate::server::subsystems::EnginePorts;
 use crate::shared_memory::Shared;
 use omniverb_sys::clock;
-use omniverb_sys::proxied_udp::Carried;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::proxied_udp::ProxiedSocket;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{EngineEnd, VnicId};
 use omniverb_terms::Qpn;
 use std::io;
@@ -68,10 +68,10 @@ impl EnginePorts<'_> {
     }
 
     /// The helper has opened a vNIC's sockets, or could not.
-    pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Arc<Port>>) {
+    pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Arc<UdpPort>>) {
         let now = clock::now();
         // Those of the namespace were asked for before the vNIC had a virtual address.
-        let is_flat = |port: &Arc<Port>| port.carried().is_none();
+        let is_flat = |port: &Arc<UdpPort>| port.carried().is_none();
         let port = match self.tables.place(vnic) {
             Some(_) if port.as_ref().is_ok_and(is_flat) => self.underlay_port(),
             _ => port,
@@ -91,10 +91,10 @@ impl EnginePorts<'_> {
             Ok(port) => {
                 let Some(waiting) = own.opened(port.clone()) else { return };
                 // What came while the machine had no process is for none that it has now.
-                port.carried().into_iter().for_each(Carried::forget);
+                port.carried().into_iter().for_each(ProxiedSocket::forget);
                 let holder = self.vnics.holder(vnic);
                 let services = self.tables.services_of(vnic);
-                let end = port.carried().map(Carried::carriers_end);
+                let end = port.carried().map(ProxiedSocket::carriers_end);
                 self.engine.open(vnic, port, &holder, services);
                 if let Some((place, end)) = self.tables.place(vnic).zip(end)
                     && let Err(error) = end.and_then(|end| self.engine.carry(vnic, &place, end))

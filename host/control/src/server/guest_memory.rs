@@ -7,7 +7,7 @@ use crate::server::Server;
 use crate::server::subsystems::Guests;
 use omniverb_session::body::Adopted;
 use omniverb_session::operator::AttachMemory;
-use omniverb_session::pinned_pages::Refused;
+use omniverb_session::pinned_pages::InvalidRuns;
 use omniverb_session::vm::{MachineName, PinsOver, QueryPins, TellPinned};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Arrived, Channel, FileId, MemoryFacts, SessionId};
@@ -80,8 +80,8 @@ impl Server {
         let asked = self.tables.asked_to_keep(session, told.token).ok_or(Errno::ETIMEDOUT);
         let row = match (told.errno, asked) {
             (Errno::NONE, Ok((file, bytes))) => {
-                let runs = told.runs().ok_or(Refused::Count);
-                let ram = record.ram.as_ref().ok_or(Refused::Outside);
+                let runs = told.runs().ok_or(InvalidRuns::Count);
+                let ram = record.ram.as_ref().ok_or(InvalidRuns::Outside);
                 let row = ram.and_then(|ram| ram.row(runs?, bytes)).map_err(|refused| {
                     // Not louder: a guest may say so without end.
                     let text = format_args!("machine {name} names no such memory: {refused:?}");

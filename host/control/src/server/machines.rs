@@ -27,8 +27,8 @@ use omniverb_session::vm::{
     EndSession, MachineAddress, MachineName, Message, Parted, PortOpened, REACH_GLOBAL, REACH_LINK,
     SessionOpened, TellAddresses, decode, encode,
 };
-use omniverb_sys::udp_socket::Port;
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::udp_socket::UdpPort;
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use omniverb_sys::{Extent, clock, seqpacket};
 use omniverb_tenancy::{Reach, SessionId, VnicAddress, VnicId};
 use omniverb_terms::Errno;
@@ -176,9 +176,11 @@ impl Server {
         let Some(record) = self.machines.get(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = match unsolicited_fds::receive(record.machine_socket.as_fd(), &mut bytes) {
-            Ok(Plain::Message(0)) => return self.part_with_machine(id, "its proxy has ended"),
-            Ok(Plain::Message(length)) => length,
-            Ok(Plain::Descriptors) => {
+            Ok(PlainMessage::Message(0)) => {
+                return self.part_with_machine(id, "its proxy has ended");
+            }
+            Ok(PlainMessage::Message(length)) => length,
+            Ok(PlainMessage::Descriptors) => {
                 return self.part_with_machine(id, "its proxy sent descriptors");
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -295,10 +297,10 @@ impl Guests<'_> {
         let record = self.machines.get_mut(id).ok_or(Errno::ENOENT)?;
         if record.port.is_none() {
             let close = Box::new(move |socket| bin.put(socket));
-            let port = Port::carried_by_another(PORT, close).map_err(|_| Errno::ENOMEM)?;
+            let port = UdpPort::carried_by_another(PORT, close).map_err(|_| Errno::ENOMEM)?;
             record.port = Some(Arc::new(port));
         }
-        let carried = record.port.as_deref().and_then(Port::carried).ok_or(Errno::ENOENT)?;
+        let carried = record.port.as_deref().and_then(UdpPort::carried).ok_or(Errno::ENOENT)?;
         carried.carriers_end().map_err(|_| Errno::ENOMEM)
     }
 

@@ -58,8 +58,8 @@ use crate::watchdog::Watchdog;
 use crate::watched_files::WatchedFiles;
 use omniverb_broker::daemon_messages::FromDaemon;
 use omniverb_sys::clock;
-use omniverb_sys::deferred_close::Disposal;
-use omniverb_sys::helper_process::Helpers;
+use omniverb_sys::deferred_close::DeferredClose;
+use omniverb_sys::helper_process::HelperStart;
 use omniverb_tenancy::SessionId;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -79,7 +79,7 @@ pub struct Server {
     counted: Counters,
     operators: Operators,
     /// How helpers are started.
-    helpers: Helpers,
+    helpers: HelperStart,
     /// Introduces the ends of sockets to each other, if that was wanted.
     broker: Option<Broker>,
     /// The broker's requests.
@@ -110,7 +110,7 @@ pub struct Server {
     journal: Journal,
     audit: Audit,
     /// What keeps it going, and ends it.
-    disposal: Disposal,
+    disposal: DeferredClose,
     watchdog: Watchdog,
     idle: Idle,
     /// When it was started, in nanoseconds of the monotonic clock.

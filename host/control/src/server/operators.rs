@@ -53,7 +53,7 @@ impl Server {
     pub(super) fn operator_ready(&mut self, id: SessionId) {
         let Some(socket) = self.operators.socket(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking) {
             Ok((0, files)) => {
                 self.captures.discard(files);
                 self.end_operator(id);

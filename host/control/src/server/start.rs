@@ -37,8 +37,8 @@ use crate::watchdog::Watchdog;
 use crate::watched_files::WatchedFiles;
 use omniverb_broker::{Range, StartupParameters};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
-use omniverb_sys::deferred_close::Disposal;
-use omniverb_sys::helper_process::Helpers;
+use omniverb_sys::deferred_close::DeferredClose;
+use omniverb_sys::helper_process::HelperStart;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::{clock, heap_trim, random, unsolicited_fds};
 use omniverb_tenancy::{Entropy, Limits, Tenancy};
@@ -78,10 +78,11 @@ impl Server {
         // First the processes that keep privileges, then everything that can be attacked.
         let helper = HelperRequests::start(&settings.helpers, settings.pulses.minor("helper"))
             .map_err(os("start its helper"))?;
-        if settings.helpers != Helpers::Threads {
+        if settings.helpers != HelperStart::Threads {
             keep_only(&KEPT).map_err(os("give up its privileges"))?;
         }
-        let disposal = Disposal::new(settings.helpers.clone()).map_err(os("start its disposer"))?;
+        let disposal =
+            DeferredClose::new(settings.helpers.clone()).map_err(os("start its disposer"))?;
         if settings.unwanted == Unwanted::Refused {
             // Before 6.16 the kernel does not know how; then we look before we take.
             let _ = unsolicited_fds::refuse(place.listener().as_fd());

@@ -20,7 +20,7 @@ use crate::socket_relations::SocketRelations;
 use crate::unidentified_connections::Arrivals;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
-use omniverb_sys::deferred_close::Disposal;
+use omniverb_sys::deferred_close::DeferredClose;
 
 /// Answers clients, and tells them what they did not ask for.
 pub(super) struct Delivery<'a> {
@@ -51,7 +51,7 @@ pub(super) struct SocketPairs<'a> {
 pub(super) struct PairWindows<'a> {
     pub(super) captures: &'a Captures,
     pub(super) clients: &'a mut Clients,
-    pub(super) disposal: &'a Disposal,
+    pub(super) disposal: &'a DeferredClose,
     pub(super) journal: &'a mut Journal,
     pub(super) machines: &'a mut Machines,
     pub(super) reactor: &'a mut Reactor,
@@ -79,7 +79,7 @@ pub(super) struct EnginePorts<'a> {
 pub(super) struct Guests<'a> {
     pub(super) captures: &'a Captures,
     pub(super) clients: &'a mut Clients,
-    pub(super) disposal: &'a Disposal,
+    pub(super) disposal: &'a DeferredClose,
     pub(super) engine: &'a mut Packets,
     pub(super) journal: &'a mut Journal,
     pub(super) machines: &'a mut Machines,
@@ -93,7 +93,7 @@ pub(super) struct StatusRows<'a> {
     pub(super) arrivals: &'a Arrivals,
     pub(super) clients: &'a Clients,
     pub(super) counted: &'a Counters,
-    pub(super) disposal: &'a Disposal,
+    pub(super) disposal: &'a DeferredClose,
     pub(super) engine: &'a Packets,
     pub(super) helper: &'a HelperRequests,
     pub(super) machines: &'a Machines,

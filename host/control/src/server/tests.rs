@@ -115,7 +115,8 @@ fn heard(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     readable(socket.as_fd(), Some(Duration::ZERO)).unwrap().then(|| {
         let (length, files) =
-            seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+                .unwrap();
         (decode(&bytes[..length]).unwrap().1, files)
     })
 }

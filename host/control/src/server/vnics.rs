@@ -11,7 +11,7 @@ use crate::vnic_registry::News;
 use omniverb_netns::PORT;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
 use omniverb_sys::clock;
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{RateLimit, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
@@ -71,9 +71,9 @@ impl EnginePorts<'_> {
     }
 
     /// A port that needs no sockets of a vNIC's namespace: that of one with a virtual address.
-    pub(super) fn underlay_port(&self) -> io::Result<Arc<Port>> {
+    pub(super) fn underlay_port(&self) -> io::Result<Arc<UdpPort>> {
         // No descriptors are in it: the other end is our own.
-        Port::carried_by_another(PORT, Box::new(drop)).map(Arc::new)
+        UdpPort::carried_by_another(PORT, Box::new(drop)).map(Arc::new)
     }
 
     /// Tells the tables of new vNICs and of those that are gone: after a holder came or

@@ -8,7 +8,7 @@ use omniverb_sys::{Access, memfd};
 fn pieces(pages: u64) -> Arc<Pieces> {
     let file = memfd::create("window", (pages + 2) * PAGE).unwrap();
     let data = body::Extent { offset: 2 * PAGE, length: pages * PAGE };
-    Pieces::new(file, data, Ledger::none(), Bin::new().unwrap()).unwrap()
+    Pieces::new(file, data, Ledger::none(), CloseQueue::new().unwrap()).unwrap()
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn pieces_of_one_daemon_are_not_given_by_the_next() {
     let attach = || {
         let [file, notes] = [&window, &notes].map(|file| file.try_clone().unwrap());
         let data = body::Extent { offset: 2 * PAGE, length: 10 * PAGE };
-        Pieces::new(file, data, Ledger::of(notes), Bin::new().unwrap()).unwrap()
+        Pieces::new(file, data, Ledger::of(notes), CloseQueue::new().unwrap()).unwrap()
     };
     let offsets = |pieces: &Arc<Pieces>, many: usize| -> Vec<u64> {
         let taken: Vec<_> = (0..many).map(|_| pieces.take(2 * PAGE).unwrap()).collect();

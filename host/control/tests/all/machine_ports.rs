@@ -7,7 +7,7 @@ use omniverb_ring::{WordMemory, shared_atomics::Ordering as Order};
 use omniverb_session::Message;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::eventfd::readable;
-use omniverb_sys::proxied_udp::{self, Head, MESSAGE_MAX};
+use omniverb_sys::proxied_udp::{self, MESSAGE_MAX, ProxiedHeader};
 use omniverb_sys::{Access, Extent, seqpacket};
 use omniverb_terms::Service;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 fn carry(ports: &[OwnedFd; 2]) {
     let mut buffer = [0; MESSAGE_MAX];
     for (from, to) in [(&ports[0], &ports[1]), (&ports[1], &ports[0])] {
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         // An empty one: the other end is gone.
         while let Ok((length @ 1.., _)) = seqpacket::receive(from.as_fd(), &mut buffer, mode) {
-            let Some((head, payload)) = Head::read(&buffer[..length]) else { continue };
+            let Some((head, payload)) = ProxiedHeader::read(&buffer[..length]) else { continue };
             let (local, remote) = (Some(head.remote), head.local.unwrap());
-            let arrived = [&Head { local, remote, ..head }.written()[..], payload].concat();
+            let arrived =
+                [&ProxiedHeader { local, remote, ..head }.written()[..], payload].concat();
             let _ = seqpacket::send(to.as_fd(), &arrived, &[]);
         }
     }
@@ -126,7 +127,7 @@ fn malformed_messages_at_a_machines_port_harm_no_other() {
     // Its port is watched while it has a process.
     let (mut a, _) = one.process();
     create(&mut a, Service::Rc);
-    let head = Head {
+    let head = ProxiedHeader {
         local: Some([10, 9, 0, 1].into()),
         remote: [10, 9, 0, 2].into(),
         interface: 0,
@@ -176,7 +177,7 @@ fn packets_to_a_machine_without_process_are_dropped() {
     // Another daemon probes, in a handshake of this number.
     let ask = |number: u8| {
         let (ip, local) = (|last| [10, 9, 0, last].into(), Some([10, 9, 0, 1].into()));
-        let head = Head { local, remote: ip(2), interface: 0, port: 4791, ecn: 0 };
+        let head = ProxiedHeader { local, remote: ip(2), interface: 0, port: 4791, ecn: 0 };
         let bytes = [&[0xff, 0x0f][..], &[0; 10], b"omniver1", &[number; 16], &[0; 4]].concat();
         seqpacket::send(port.as_fd(), &[&head.written()[..], &bytes].concat(), &[]).unwrap();
     };
@@ -189,9 +190,9 @@ fn packets_to_a_machine_without_process_are_dropped() {
         ask(2);
     }
     let mut buffer = [0; MESSAGE_MAX];
-    let mode = seqpacket::Mode::NonBlocking;
+    let mode = seqpacket::BlockingMode::NonBlocking;
     while let Ok((length @ 1.., _)) = seqpacket::receive(port.as_fd(), &mut buffer, mode) {
-        let Some((_, answer)) = Head::read(&buffer[..length]) else { continue };
+        let Some((_, answer)) = ProxiedHeader::read(&buffer[..length]) else { continue };
         assert_eq!((&answer[12..20], &answer[20..36]), (&b"omniver2"[..], &[2; 16][..]));
     }
 }

@@ -10,7 +10,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{self, Message as Said};
 use omniverb_session::{Header, Message};
 use omniverb_sys::seqpacket;
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -57,9 +57,12 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
             // With the file of a capture it is not even sent, or gets no answer:
             // tests/descriptors.rs.
             seqpacket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
-            let (length, _) =
-                seqpacket::receive(client.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
-                    .unwrap();
+            let (length, _) = seqpacket::receive(
+                client.calls.as_fd(),
+                &mut bytes,
+                seqpacket::BlockingMode::Blocking,
+            )
+            .unwrap();
             let answer = omniverb_session::decode(&bytes[..length]).unwrap().1;
             assert_eq!(answer, Message::Failed(Errno::EPROTO), "{message:?}");
             assert!(client.is_dropped(), "{message:?}");
@@ -74,9 +77,12 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
         assert!(bytes.len() > size_of::<Header>());
         seqpacket::send(client.calls.as_fd(), &bytes, &[]).unwrap();
         let mut answer = [0; MESSAGE_BYTES_MAX];
-        let (length, _) =
-            seqpacket::receive(client.calls.as_fd(), &mut answer, seqpacket::Mode::Blocking)
-                .unwrap();
+        let (length, _) = seqpacket::receive(
+            client.calls.as_fd(),
+            &mut answer,
+            seqpacket::BlockingMode::Blocking,
+        )
+        .unwrap();
         let answer = omniverb_session::decode(&answer[..length]).unwrap().1;
         assert_eq!(answer, Message::Failed(Errno::EPROTO), "{kind}");
     }
@@ -97,7 +103,8 @@ fn the_operators_socket_is_the_owners_alone_and_knows_no_message_of_a_tenant() {
     let length = omniverb_session::encode(5, &hello.into(), &mut bytes);
     seqpacket::send(stranger.as_fd(), &bytes[..length], &[]).unwrap();
     let (length, _) =
-        seqpacket::receive(stranger.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+        seqpacket::receive(stranger.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
+            .unwrap();
     assert_eq!(operator::decode(&bytes[..length]), Ok((5, Said::Failed(Errno::EPROTO))));
     let mut operator = Operator::connect(&daemon);
     assert_eq!(operator.call(Done { take_back: 0 }), Said::Failed(Errno::EPROTO));
@@ -238,7 +245,7 @@ fn a_client_that_polls_status_holds_up_no_other() {
 fn a_refused_client_gets_an_answer_and_takes_no_place() {
     let uid = rustix::process::geteuid().as_raw();
     let allow = |uid| {
-        let people = People { users: vec![uid], ..People::default() };
+        let people = UsersAndGroups { users: vec![uid], ..UsersAndGroups::default() };
         Some(Allow { people, ..Allow::default() })
     };
     let daemon = Daemon::start(Settings { allow: allow(uid + 1), ..Settings::default() });

@@ -202,7 +202,8 @@ fn garbage_hurts_only_its_sender() {
     seqpacket::send(stranger.calls.as_fd(), &bytes[..length], &[]).unwrap();
     let mut answer = [0; 4096];
     let (length, _) =
-        seqpacket::receive(stranger.calls.as_fd(), &mut answer, seqpacket::Mode::Blocking).unwrap();
+        seqpacket::receive(stranger.calls.as_fd(), &mut answer, seqpacket::BlockingMode::Blocking)
+            .unwrap();
     let decoded = omniverb_session::decode(&answer[..length]).unwrap();
     assert_eq!(decoded, (9, Message::Failed(Errno::EPROTO)), "another version is told so");
     assert!(stranger.is_dropped());

@@ -86,7 +86,7 @@ impl There {
     fn offered(&self) -> OwnedFd {
         assert!(readable(self.supervisor.socket.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; omniverb_session::limits::MESSAGE_BYTES_MAX];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         let (length, mut files) =
             seqpacket::receive(self.supervisor.socket.as_fd(), &mut bytes, mode).unwrap();
         let said = omniverb_session::operator::decode(&bytes[..length]).unwrap().1;

@@ -8,8 +8,8 @@ use crate::kept_memory::Allowance;
 use crate::memory_accounts::Part;
 use crate::network::roce_port::Arrival;
 use omniverb_transport::Ecn;
-use omniverb_transport::fault_injection::{Done, Faults, FaultyLine, Flight};
-use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
+use omniverb_transport::fault_injection::{DatagramInFlight, FaultCounts, Faults, FaultyLine};
+use omniverb_wire::{DATAGRAM_MAX, IcrcVerdict, Identification};
 
 /// Datagrams on their way through it, with what is known of each from the socket.
 pub(crate) struct BadLine {
@@ -21,7 +21,7 @@ pub(crate) struct BadLine {
 /// Budget: bytes that are under way on one vNIC's line, within what the vNIC keeps.
 const BYTES_MAX: usize = 32 << 20;
 /// Bytes that a datagram takes beside its own: its place on the line and the allocator's overhead.
-const OVERHEAD: usize = 2 * size_of::<Flight<Arrival>>() + 32;
+const OVERHEAD: usize = 2 * size_of::<DatagramInFlight<Arrival>>() + 32;
 
 impl BadLine {
     pub(crate) fn new(faults: Faults, seed: u64, allowance: &Allowance) -> BadLine {
@@ -38,9 +38,9 @@ impl BadLine {
         // packets pass, without the Ethernet frame check and UDP checksum that stop those
         // elsewhere.
         let identification = match arrival.flow.check(datagram, arrival.identification) {
-            Verdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
-            Verdict::Solved(identification) => identification,
-            Verdict::Damaged => return,
+            IcrcVerdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
+            IcrcVerdict::Solved(identification) => identification,
+            IcrcVerdict::Damaged => return,
         };
         // It may become two. A datagram without room is lost, but the line counts it.
         let has_room = self.part.grow(2 * (datagram.len() + OVERHEAD));
@@ -80,7 +80,7 @@ impl BadLine {
     }
 
     /// Counts of faults.
-    pub(crate) fn done(&self) -> Done {
+    pub(crate) fn done(&self) -> FaultCounts {
         self.line.done()
     }
 }
@@ -92,12 +92,12 @@ mod tests {
     use crate::network::roce_port::Arrival;
     use omniverb_transport::Ecn;
     use omniverb_transport::fault_injection::Faults;
-    use omniverb_wire::{DATAGRAM_MAX, Flow, Fragments, Identification, Verdict};
+    use omniverb_wire::{DATAGRAM_MAX, Fragments, IcrcFlow, IcrcVerdict, Identification};
     use std::net::{IpAddr, Ipv4Addr};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const ARRIVAL: Arrival = Arrival {
-        flow: Flow { source: HERE, destination: HERE, source_port: 7 },
+        flow: IcrcFlow { source: HERE, destination: HERE, source_port: 7 },
         interface: 0,
         ecn: Ecn::Unmarked,
         identification: None,
@@ -124,9 +124,9 @@ mod tests {
             );
             // One byte of the BTH is not covered: switches may change it.
             let verdict = match bytes.get(4) == whole.get(4) {
-                true => Verdict::Damaged,
-                false if bytes.len() == whole.len() => Verdict::Exact,
-                false => Verdict::Damaged,
+                true => IcrcVerdict::Damaged,
+                false if bytes.len() == whole.len() => IcrcVerdict::Exact,
+                false => IcrcVerdict::Damaged,
             };
             assert_eq!(arrival.flow.check(&bytes, arrival.identification), verdict);
         }

@@ -2,7 +2,7 @@
 //!
 //! All are as long as the first; the last may be shorter. The kernel cuts them apart again.
 
-use omniverb_wire::{Alike, DATAGRAM_MAX, Flow, Prepared};
+use omniverb_wire::{BatchSize, DATAGRAM_MAX, IcrcFlow, PreparedIcrc};
 
 /// Bytes of a train: what fits into one IP packet.
 const BYTES_MAX: usize = 65_000;
@@ -16,7 +16,7 @@ pub(crate) struct Train {
     /// So many of them have their ICRC.
     sealed: usize,
     /// For packets as the latest ones.
-    prepared: Option<Prepared>,
+    prepared: Option<PreparedIcrc>,
     /// Its last packet is shorter: nothing can follow.
     closed: bool,
 }
@@ -94,10 +94,10 @@ impl Train {
 
     /// Writes the ICRCs that are missing, and gives the train. Best done packet by packet, while
     /// they are in the nearest cache.
-    pub(crate) fn seal(&mut self, flow: &Flow) -> &[u8] {
+    pub(crate) fn seal(&mut self, flow: &IcrcFlow) -> &[u8] {
         let train = &mut self.buffer[..self.length];
-        let alike = if self.count > 1 { Alike::Several } else { Alike::One };
-        let equal = Prepared::reuse(&mut self.prepared, flow, self.segment, alike);
+        let alike = if self.count > 1 { BatchSize::Several } else { BatchSize::One };
+        let equal = PreparedIcrc::reuse(&mut self.prepared, flow, self.segment, alike);
         let packets = train.chunks_mut(self.segment.max(1)).enumerate();
         for (index, packet) in packets.skip(self.sealed) {
             // The kernel numbers the packets of a train from zero.

@@ -1,9 +1,9 @@
 //! Sends and receives on a vNIC's UDP port (4791, or PSP's), by sockets or a machine's proxy.
 
-use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
-use omniverb_sys::udp_socket::{Port, Sender};
+use omniverb_sys::proxied_udp::{MESSAGE_MAX, ProxiedHeader, ProxiedMessage, ProxiedSocket};
+use omniverb_sys::udp_socket::{UdpPort, UdpSender};
 use omniverb_transport::Ecn;
-use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, PORT};
+use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -40,7 +40,7 @@ impl Buffers {
 /// Where a datagram came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) flow: Flow,
+    pub(crate) flow: IcrcFlow,
     pub(crate) interface: u32,
     /// How it was marked on the way.
     pub(crate) ecn: Ecn,
@@ -61,7 +61,7 @@ pub(crate) enum Sent {
 /// The sockets of one vNIC: one to receive and one to send for each address family, or none where
 /// another process carries its datagrams.
 pub(crate) struct Sockets {
-    port: Arc<Port>,
+    port: Arc<UdpPort>,
     /// The carrying process has ended the port.
     over: AtomicBool,
     receivers: Vec<UdpSocketState>,
@@ -69,7 +69,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn new(port: Arc<Port>) -> io::Result<Sockets> {
+    pub(crate) fn new(port: Arc<UdpPort>) -> io::Result<Sockets> {
         let over = AtomicBool::new(false);
         if port.carried().is_some() {
             return Ok(Sockets { port, over, receivers: Vec::new(), senders: Vec::new() });
@@ -83,7 +83,7 @@ impl Sockets {
     }
 
     /// The port, if another process carries it.
-    pub(crate) fn carried(&self) -> Option<Arc<Port>> {
+    pub(crate) fn carried(&self) -> Option<Arc<UdpPort>> {
         self.port.carried().map(|_| self.port.clone())
     }
 
@@ -93,22 +93,27 @@ impl Sockets {
     }
 
     /// Reads the messages of the carrying process. True: there may be more.
-    fn receive_carried(&self, carried: &Carried, mut each: impl FnMut(&Arrival, &[u8])) -> bool {
+    fn receive_carried(
+        &self,
+        carried: &ProxiedSocket,
+        mut each: impl FnMut(&Arrival, &[u8]),
+    ) -> bool {
         let mut buffer = [0; MESSAGE_MAX];
         for _ in 0..CARRIED_PER_TURN {
             match carried.receive(&mut buffer) {
-                Came::Datagram(head, datagram) => {
+                ProxiedMessage::Datagram(head, datagram) => {
                     let Some(destination) = head.local else { continue };
-                    let flow = Flow { source: head.remote, destination, source_port: head.port };
+                    let flow =
+                        IcrcFlow { source: head.remote, destination, source_port: head.port };
                     let (interface, ecn) = (head.interface, Ecn::of(head.ecn));
                     let (identification, is_captured) = (None, false);
                     let arrival = Arrival { flow, interface, ecn, identification, is_captured };
                     each(&arrival, datagram);
                 }
                 // That we have looked is all that was wanted.
-                Came::Word => {}
-                Came::Nothing => return false,
-                Came::Over => {
+                ProxiedMessage::Word => {}
+                ProxiedMessage::Nothing => return false,
+                ProxiedMessage::Over => {
                     self.over.store(true, Ordering::Relaxed);
                     return false;
                 }
@@ -195,12 +200,18 @@ impl Sockets {
     /// A packet may be sent to a stranger, which leaves the other half of the send buffer to peers.
     pub(crate) fn may_send_to_stranger(&self, to: IpAddr) -> bool {
         let mut senders = self.port.senders().iter();
-        senders.find(|sender| sender.is_ipv6 == to.is_ipv6()).is_none_or(Sender::is_half_free)
+        senders.find(|sender| sender.is_ipv6 == to.is_ipv6()).is_none_or(UdpSender::is_half_free)
     }
 
     /// Sends a train of packets of `segment` bytes. Packets that the network does not take are
     /// lost, as anywhere in a network.
-    pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) -> Sent {
+    pub(crate) fn send(
+        &self,
+        flow: &IcrcFlow,
+        interface: u32,
+        train: &[u8],
+        segment: usize,
+    ) -> Sent {
         if let Some(carried) = self.port.carried() {
             send_carried(carried, flow, interface, train.chunks(segment.max(1)));
             return Sent::Taken;
@@ -231,14 +242,14 @@ impl Sockets {
 
 /// The carrying process sends each packet by itself, which its kernel numbers zero then.
 fn send_carried<'a>(
-    carried: &Carried,
-    flow: &Flow,
+    carried: &ProxiedSocket,
+    flow: &IcrcFlow,
     interface: u32,
     packets: impl Iterator<Item = &'a [u8]>,
 ) {
-    let Flow { source, destination, .. } = *flow;
+    let IcrcFlow { source, destination, .. } = *flow;
     let (local, remote) = (Some(source), destination);
-    let head = Head { local, remote, interface, port: PORT, ecn: CAPABLE };
+    let head = ProxiedHeader { local, remote, interface, port: PORT, ecn: CAPABLE };
     let mut buffer = [0; DATAGRAM_MAX];
     for packet in packets {
         let Some(copy) = buffer.get_mut(..packet.len()) else { continue };
@@ -253,7 +264,7 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
         SocketAddr::V4(from) => (IpAddr::V4(*from.ip()), 0),
         SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
     };
-    let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
+    let flow = IcrcFlow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
     let ecn = Ecn::of(meta.ecn.map_or(0, |codepoint| codepoint as u8));
     Some(Arrival { flow, interface, ecn, identification: None, is_captured: false })
 }

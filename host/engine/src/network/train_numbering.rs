@@ -1,6 +1,6 @@
 //! Recovers the numbering of a train's packets, so that each ICRC is checked at the first try.
 
-use omniverb_wire::{Alike, Flow, Identification, Prepared, Verdict};
+use omniverb_wire::{BatchSize, IcrcFlow, IcrcVerdict, Identification, PreparedIcrc};
 
 /// How the packets of a train are numbered, which a UDP socket does not show: as a rule each with
 /// the number behind that of the one before, or all alike.
@@ -9,30 +9,30 @@ pub(crate) struct Numbering {
     step: u16,
     before: Option<u16>,
     /// For packets as the latest one.
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) prepared: Option<PreparedIcrc>,
 }
 
 impl Numbering {
     /// `prepared`: for packets as those that came last.
-    pub(crate) fn new(prepared: Option<Prepared>) -> Numbering {
+    pub(crate) fn new(prepared: Option<PreparedIcrc>) -> Numbering {
         Numbering { next: Identification::ZERO, step: 1, before: None, prepared }
     }
 
     /// Checks the ICRC of the next packet.
-    pub(crate) fn check(&mut self, flow: &Flow, datagram: &[u8]) -> Verdict {
-        let alike = if self.before.is_some() { Alike::Several } else { Alike::One };
-        match Prepared::reuse(&mut self.prepared, flow, datagram.len(), alike) {
+    pub(crate) fn check(&mut self, flow: &IcrcFlow, datagram: &[u8]) -> IcrcVerdict {
+        let alike = if self.before.is_some() { BatchSize::Several } else { BatchSize::One };
+        match PreparedIcrc::reuse(&mut self.prepared, flow, datagram.len(), alike) {
             Some(prepared) => prepared.check(datagram, self.next),
             None => flow.check(datagram, None),
         }
     }
 
     /// Whether the ICRC of the next packet is right; if so, notes how it was numbered.
-    pub(crate) fn sound(&mut self, flow: &Flow, datagram: &[u8]) -> bool {
+    pub(crate) fn sound(&mut self, flow: &IcrcFlow, datagram: &[u8]) -> bool {
         let found = match self.check(flow, datagram) {
-            Verdict::Exact => Identification::ZERO,
-            Verdict::Solved(found) => found,
-            Verdict::Damaged => return false,
+            IcrcVerdict::Exact => Identification::ZERO,
+            IcrcVerdict::Solved(found) => found,
+            IcrcVerdict::Damaged => return false,
         };
         self.found(found);
         true
@@ -57,7 +57,7 @@ mod tests {
     /// Packets that were numbered so are all right, whatever is believed of the next.
     fn pass(numbers: &[u16]) -> Vec<u16> {
         let [source, destination] = [1, 2].map(|host| Ipv4Addr::new(10, 0, 0, host).into());
-        let flow = Flow { source, destination, source_port: 0xc001 };
+        let flow = IcrcFlow { source, destination, source_port: 0xc001 };
         let mut numbering = Numbering::new(None);
         let mut expected = Vec::new();
         for number in numbers {
@@ -66,15 +66,15 @@ mod tests {
             flow.seal(&mut packet, *number);
             expected.push(numbering.next.id);
             let found = match numbering.check(&flow, &packet) {
-                Verdict::Exact => Identification::ZERO,
-                Verdict::Solved(found) => found,
-                Verdict::Damaged => panic!("packet {number} of {numbers:?}"),
+                IcrcVerdict::Exact => Identification::ZERO,
+                IcrcVerdict::Solved(found) => found,
+                IcrcVerdict::Damaged => panic!("packet {number} of {numbers:?}"),
             };
             assert_eq!(found.id, *number);
             numbering.found(found);
             packet[500] ^= 1;
             let damaged = numbering.check(&flow, &packet);
-            assert_ne!(damaged, Verdict::Exact);
+            assert_ne!(damaged, IcrcVerdict::Exact);
         }
         expected
     }

@@ -10,8 +10,8 @@
 //! host: any process of its own namespace could have sent that.
 
 use crate::network::handshake_datagram;
-use omniverb_sys::proxied_udp::{HEAD_BYTES, Head, MESSAGE_MAX, PAYLOAD_MAX};
-use omniverb_sys::thread_watchdog::Pulse;
+use omniverb_sys::proxied_udp::{HEAD_BYTES, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader};
+use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::udp_socket::bound_to;
 use omniverb_sys::{EventFd, Poller, seqpacket};
 use omniverb_terms::{Qpn, VnicId};
@@ -74,7 +74,7 @@ impl UnderlayRelay {
     ///
     /// # Errors
     /// `EMFILE`, `EAGAIN` and the like.
-    pub fn start(pulse: Pulse) -> io::Result<UnderlayRelay> {
+    pub fn start(pulse: ThreadPulse) -> io::Result<UnderlayRelay> {
         let (orders, inbox) = mpsc::channel();
         let (wake, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
         poller.add(&*wake, token::ORDERS)?;
@@ -151,7 +151,7 @@ struct Relay {
 
 impl Relay {
     /// Serves until the control plane drops its end.
-    fn run(&mut self, pulse: &Pulse) {
+    fn run(&mut self, pulse: &ThreadPulse) {
         let mut ready = Vec::new();
         loop {
             pulse.rest();
@@ -249,7 +249,7 @@ impl Relay {
         };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let port = meta.addr.port();
-        let head = Head { local: Some(underlay), remote, interface: 0, port, ecn };
+        let head = ProxiedHeader { local: Some(underlay), remote, interface: 0, port, ecn };
         let mut message = Vec::with_capacity(HEAD_BYTES + datagram.len());
         message.extend_from_slice(&head.written());
         message.extend_from_slice(datagram);
@@ -264,7 +264,7 @@ impl Relay {
             return;
         };
         let mut message = [0; MESSAGE_MAX];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         for _ in 0..PACKETS_PER_TURN {
             let length = match seqpacket::receive(seat.end.as_fd(), &mut message, mode) {
                 Ok((length, _)) if length > 0 => length,
@@ -273,7 +273,8 @@ impl Relay {
                 Ok(_) | Err(_) => return self.close(vnic),
             };
             // One byte alone says that a doorbell was rung, which is for virtual machines.
-            let Some((head, contents)) = Head::read(message.get(..length).unwrap_or_default())
+            let Some((head, contents)) =
+                ProxiedHeader::read(message.get(..length).unwrap_or_default())
             else {
                 continue;
             };
@@ -303,11 +304,11 @@ fn destination(datagram: &[u8]) -> Option<Qpn> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::thread_watchdog::Pulses;
+    use omniverb_sys::thread_watchdog::ThreadPulses;
 
     #[test]
     fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address() {
-        let pulse = Pulses::default().minor("underlay");
+        let pulse = ThreadPulses::default().minor("underlay");
         let mut relay = UnderlayRelay::start(pulse).unwrap();
         let [here, there] = [2, 3].map(|last| IpAddr::from([127, 7, 91, last]));
         let (one, one_end) = seqpacket::pair().unwrap();
@@ -337,20 +338,26 @@ mod tests {
             remote.send_to(&packet(qpn), SocketAddr::new(here, PORT)).unwrap();
         }
         let mut buffer = [0; MESSAGE_MAX];
-        let mode = seqpacket::Mode::Blocking;
+        let mode = seqpacket::BlockingMode::Blocking;
         let (length, _) = seqpacket::receive(two.as_fd(), &mut buffer, mode).unwrap();
-        let (head, contents) = Head::read(&buffer[..length]).unwrap();
+        let (head, contents) = ProxiedHeader::read(&buffer[..length]).unwrap();
         assert_eq!(
             (head.local, head.remote, contents),
             (Some(here), there, &packet(0x40_0404)[..])
         );
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         for end in [&one, &two] {
             assert!(seqpacket::receive(end.as_fd(), &mut buffer, mode).is_err(), "nothing else");
         }
         // Back, and in another's name.
         for local in [there, here] {
-            let head = Head { local: Some(local), remote: there, interface: 0, port: PORT, ecn: 2 };
+            let head = ProxiedHeader {
+                local: Some(local),
+                remote: there,
+                interface: 0,
+                port: PORT,
+                ecn: 2,
+            };
             let message =
                 [&head.written()[..], b"12345678", &local.to_string().into_bytes()].concat();
             seqpacket::try_send(two.as_fd(), &message, &[]).unwrap();

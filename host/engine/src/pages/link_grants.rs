@@ -9,10 +9,10 @@
 use crate::command::Row;
 use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
 use omniverb_link::Endpoint;
-use omniverb_link::page_grant_pacing::{Advice, Denied, Pace};
+use omniverb_link::page_grant_pacing::{Advice, Denial, KeyMoves};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::Rkey;
-use omniverb_wire::{Place, Run};
+use omniverb_wire::{PacketPosition, WriteRun};
 use std::ops::Range;
 
 /// Keys that one link may ask for until something is revoked; as many as a peer on this host.
@@ -41,7 +41,7 @@ enum ForWhom {
 /// A key that was asked for.
 struct KeyRequest {
     key: Rkey,
-    pace: Pace,
+    pace: KeyMoves,
     for_whom: ForWhom,
 }
 
@@ -128,7 +128,7 @@ impl Grants {
         let asked = match self.asked.iter_mut().position(|asked| asked.key == key) {
             Some(index) => self.asked.get_mut(index),
             None if self.asked.len() < KEYS_PER_LINK => {
-                self.asked.push(KeyRequest { key, pace: Pace::default(), for_whom });
+                self.asked.push(KeyRequest { key, pace: KeyMoves::default(), for_whom });
                 self.asked.last_mut()
             }
             None => None,
@@ -169,7 +169,7 @@ impl Grants {
         endpoint: &Endpoint,
         (target, offset): (Target, u64),
         data: &[u8],
-        stands: Place,
+        stands: PacketPosition,
         now: u64,
     ) -> bool {
         self.access(endpoint, (target, offset), REMOTE_WRITE, data.len(), now, |window, at| {
@@ -185,7 +185,7 @@ impl Grants {
         &mut self,
         endpoint: &Endpoint,
         place: (Target, u64),
-        run: &Run<'_>,
+        run: &WriteRun<'_>,
         now: u64,
     ) -> bool {
         self.access(endpoint, place, REMOTE_WRITE, run.bytes(), now, |window, mut at| {
@@ -275,7 +275,7 @@ impl Grants {
     }
 
     /// The control plane refused.
-    pub(crate) fn refused(&mut self, key: Rkey, denied: Denied) {
+    pub(crate) fn refused(&mut self, key: Rkey, denied: Denial) {
         self.waits_for(key).into_iter().for_each(|asked| asked.pace.refused(denied));
     }
 

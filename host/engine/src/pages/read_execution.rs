@@ -8,7 +8,7 @@
 use crate::pages::grant::REMOTE_READ;
 use crate::pages::link_grants::{Grants, Target};
 use omniverb_link::{Broken, Endpoint};
-use omniverb_transport::{Fetched, ReadRequest, Ticket};
+use omniverb_transport::{FetchOutcome, ReadRequest, Ticket};
 use std::collections::VecDeque;
 
 struct MappedRead {
@@ -30,7 +30,7 @@ pub(crate) struct MappedReads {
 /// The result of filling a packet.
 pub(crate) enum Filling {
     /// This is what becomes of the packet.
-    Done(Fetched),
+    Done(FetchOutcome),
     /// The application has to answer this, which is the rest of it.
     Travels(ReadRequest),
     /// The READ is none of those that are answered here.
@@ -79,13 +79,13 @@ impl MappedReads {
         };
         if !hold.begun && !endpoint.request_consumed(hold.after)? {
             // Not to hold up what is said again meanwhile.
-            return Ok(Filling::Done(Fetched::Behind));
+            return Ok(Filling::Done(FetchOutcome::Behind));
         }
         let begins = !std::mem::replace(&mut hold.begun, true);
         let request = hold.request;
         if grants.read(endpoint, (target(&request), offset), bytes, now) {
             self.count += u64::from(begins);
-            return Ok(Filling::Done(Fetched::Filled));
+            return Ok(Filling::Done(FetchOutcome::Filled));
         }
         Ok(Filling::Travels(ReadRequest {
             address: request.address.wrapping_add(offset),

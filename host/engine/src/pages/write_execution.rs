@@ -12,7 +12,7 @@ use crate::request_records;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_transport::{Kind, Part};
-use omniverb_wire::Run;
+use omniverb_wire::WriteRun;
 
 /// So many packets in a row became records only because the application had not consumed what came
 /// before: then it is time to wait until it has. A pipeline would never come to that by itself.
@@ -147,7 +147,7 @@ impl WritePlacement {
         &mut self,
         grants: &mut Grants,
         endpoint: &mut Endpoint,
-        (part, run): (&Part<'_>, &Run<'_>),
+        (part, run): (&Part<'_>, &WriteRun<'_>),
         order: Order,
         now: u64,
     ) -> Result<bool, Broken> {

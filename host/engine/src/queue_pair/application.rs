@@ -13,8 +13,8 @@ use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::incoming_messages::Incoming;
 use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::read_responses::{Answer, Readings};
-use omniverb_link::page_grant_pacing::Denied;
-use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_link::page_grant_pacing::Denial;
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Broken, Endpoint, Nak};
 use omniverb_ring::shared_atomics::AtomicU64;
 use omniverb_terms::{Operations, Refusal, Rkey, Service};
@@ -135,12 +135,12 @@ impl Application {
     }
 
     /// The attributes of its QP at RTR, if it is that far.
-    pub(crate) fn receiving(&self) -> Option<Receiving> {
+    pub(crate) fn receiving(&self) -> Option<ReceiveAttributes> {
         self.endpoint.peer_receiving()
     }
 
     /// The attributes of its QP at RTS, if it is that far.
-    pub(crate) fn sending(&self) -> Option<Sending> {
+    pub(crate) fn sending(&self) -> Option<SendAttributes> {
         self.endpoint.peer_sending()
     }
 
@@ -279,7 +279,7 @@ impl Application {
     }
 
     /// The control plane refused it.
-    pub(crate) fn refused(&mut self, key: Rkey, denied: Denied) {
+    pub(crate) fn refused(&mut self, key: Rkey, denied: Denial) {
         self.grants.refused(key, denied);
     }
 

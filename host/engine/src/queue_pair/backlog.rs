@@ -8,7 +8,7 @@ use crate::kept_memory::Allowance;
 use crate::memory_accounts::{Part, Room};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
-use omniverb_wire::Place;
+use omniverb_wire::PacketPosition;
 use std::collections::VecDeque;
 
 /// Budget: bytes that one link keeps, within its vNIC's.
@@ -111,7 +111,7 @@ impl Backlog {
 
     /// Whether a part of a message may come here, and not because it is behind one that was
     /// dropped. That is said once: the rest of the message is not offered then.
-    pub(crate) fn takes_up(&mut self, place: Place) -> bool {
+    pub(crate) fn takes_up(&mut self, place: PacketPosition) -> bool {
         !std::mem::take(&mut self.has_dropped) || place.begins()
     }
 
@@ -153,7 +153,7 @@ mod tests {
     use omniverb_ring::Window;
     use std::sync::Arc;
 
-    const MIDDLE: Place = Place::Middle;
+    const MIDDLE: PacketPosition = PacketPosition::Middle;
     const REQUEST: Request = Request::Send { flags: 0, immediate: 0 };
 
     /// A backlog to which so many messages of 1 KiB were sent at time 0, its ring, and how many of

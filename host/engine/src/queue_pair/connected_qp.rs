@@ -10,9 +10,9 @@ use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Refusal, Service};
 use omniverb_transport::{
-    Answer, Connection, Counters, Ecn, Event, Status, Taken, Transmit, Unreliable,
+    Connection, Counters, Ecn, Event, LateAnswer, RunOutcome, Status, Transmit, Unreliable,
 };
-use omniverb_wire::{Packet, Run};
+use omniverb_wire::{Packet, WriteRun};
 
 enum Transport {
     Rc(Box<Connection>),
@@ -165,14 +165,14 @@ impl Connected {
                 let hear = |said| match said {
                     ApplicationState::Consumed(ticket) => connection.done_through(ticket),
                     ApplicationState::NotReady(ticket) => {
-                        connection.answer(ticket, Answer::NotReady)
+                        connection.answer(ticket, LateAnswer::NotReady)
                     }
                     ApplicationState::Refused(ticket, why) => {
-                        connection.answer(ticket, Answer::Refused(why))
+                        connection.answer(ticket, LateAnswer::Refused(why))
                     }
-                    ApplicationState::Gone(ticket) => connection.answer(ticket, Answer::Gone),
+                    ApplicationState::Gone(ticket) => connection.answer(ticket, LateAnswer::Gone),
                     ApplicationState::Original(ticket, value) => {
-                        connection.answer(ticket, Answer::Original(value));
+                        connection.answer(ticket, LateAnswer::Original(value));
                     }
                 };
                 self.application.listen(hear)?;
@@ -231,11 +231,11 @@ impl Connected {
     }
 
     /// Packets from the peer that follow each other. False: they have to come one by one.
-    pub(crate) fn take_run(&mut self, now: u64, run: &Run<'_>) -> bool {
+    pub(crate) fn take_run(&mut self, now: u64, run: &WriteRun<'_>) -> bool {
         self.application.set_time(now);
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
-                connection.handle_run(run, &mut self.application) == Taken::All
+                connection.handle_run(run, &mut self.application) == RunOutcome::All
             }
             _ => false,
         }

@@ -1,10 +1,11 @@
 //! Derives a connection's parameters from the application's QP and the kind of its peer.
 
 use crate::command::feature;
-use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
-    Acknowledgements, Config, DelayNotices, GoneReads, Naming, Sending as Requesting,
+    Acknowledgements, AddressedPackets, Config, DelayNotices, GoneReads,
+    SendParameters as Requesting,
 };
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
@@ -42,7 +43,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// All that the transport wants to know, from RTR on.
-    pub(crate) fn config(&self, receiving: &Receiving) -> Config {
+    pub(crate) fn config(&self, receiving: &ReceiveAttributes) -> Config {
         let window = if self.features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB };
         let mut config = Config::new(self.peer_qpn);
         config.service = self.service;
@@ -60,7 +61,7 @@ impl Terms {
             config.acknowledgements = Acknowledgements::Behind;
         }
         if self.features & feature::NAME_ALL != 0 {
-            config.naming = Naming::Every;
+            config.naming = AddressedPackets::Every;
         }
         if self.features & feature::DELAYS != 0 {
             config.delay_notices = DelayNotices::Agreed;
@@ -77,7 +78,7 @@ impl Terms {
 }
 
 /// The attributes that the transport needs at RTS.
-pub(crate) fn requesting(sending: &Sending) -> Requesting {
+pub(crate) fn requesting(sending: &SendAttributes) -> Requesting {
     Requesting {
         sq_psn: sending.sq_psn,
         max_rd_atomic: usize::from(sending.max_rd_atomic.max(1)),

@@ -9,9 +9,9 @@ use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Sou
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::{Operations, Rkey};
 use omniverb_transport::{
-    Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
+    GatherOutcome, Operation, PlaceOutcome, Request as Order, RequestId, Status, SubmitError,
 };
-use omniverb_wire::Place;
+use omniverb_wire::PacketPosition;
 use std::collections::VecDeque;
 
 /// Budget: records taken and not over.
@@ -191,7 +191,7 @@ impl Outgoing {
             Kind::Atomic => 8,
             Kind::Flush => 0,
         };
-        let place = Place::new(flags & FIRST != 0, flags & LAST != 0);
+        let place = PacketPosition::new(flags & FIRST != 0, flags & LAST != 0);
         let open = match operation {
             Operation::Write { address, key, total, .. } if flags & LAST == 0 => {
                 Some((address, key, total))
@@ -211,11 +211,11 @@ impl Outgoing {
         pieces: impl Iterator<Item = &'a mut [u8]>,
         bytes: usize,
         now: u64,
-    ) -> Gathered {
-        let Some(piece) = self.piece(id) else { return Gathered::Failed };
+    ) -> GatherOutcome {
+        let Some(piece) = self.piece(id) else { return GatherOutcome::Failed };
         let end = offset.checked_add(bytes as u64);
         let Some(end) = end.filter(|end| *end <= piece.record.length as u64) else {
-            return Gathered::Failed;
+            return GatherOutcome::Failed;
         };
         if let Some(source) = piece.source
             && !endpoint.is_filled(piece.end)
@@ -226,13 +226,13 @@ impl Outgoing {
                 length: piece.record.length as u64,
             };
             if grants.gather(endpoint, (target, offset), pieces, bytes, now) {
-                return Gathered::Filled;
+                return GatherOutcome::Filled;
             }
             sources.withdraw(endpoint, source.key, now);
             if !endpoint.is_filled(piece.end) {
                 endpoint.want_filled(piece.end);
             }
-            return Gathered::Later;
+            return GatherOutcome::Later;
         }
         let mut at = offset as usize;
         for target in pieces {
@@ -244,7 +244,7 @@ impl Outgoing {
         }
         let from = end as usize + AHEAD.saturating_sub(bytes);
         endpoint.prefetch_requests_behind(&piece.record, from, bytes.min(AHEAD));
-        Gathered::Filled
+        GatherOutcome::Filled
     }
 
     /// Bytes that a READ brought.
@@ -254,17 +254,19 @@ impl Outgoing {
         id: RequestId,
         offset: u64,
         data: &[u8],
-    ) -> Result<Placed, Broken> {
+    ) -> Result<PlaceOutcome, Broken> {
         let Some(Kind::Read { length }) = self.piece(id).map(|piece| piece.kind) else {
-            return Ok(Placed::Failed);
+            return Ok(PlaceOutcome::Failed);
         };
         let response = Response::ReadData { last: offset + data.len() as u64 == length };
         if self.answer(endpoint)? && say(endpoint, &response, data)? {
-            return Ok(Placed::Done);
+            return Ok(PlaceOutcome::Done);
         }
-        let Some(part) = self.room.part(data.len() + OVERHEAD) else { return Ok(Placed::Full) };
+        let Some(part) = self.room.part(data.len() + OVERHEAD) else {
+            return Ok(PlaceOutcome::Full);
+        };
         self.answers.push_back(Answer { response, data: data.into(), _part: Some(part) });
-        Ok(Placed::Done)
+        Ok(PlaceOutcome::Done)
     }
 
     fn piece(&self, id: RequestId) -> Option<&Piece> {

@@ -13,7 +13,7 @@ use crate::memory_accounts::{Part, Room};
 use crate::pages::read_execution::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
-use omniverb_transport::{Fetched, ReadRequest, Ticket};
+use omniverb_transport::{FetchOutcome, ReadRequest, Ticket};
 use std::collections::VecDeque;
 
 /// Budget: bytes that are kept for one QP, within its vNIC's.
@@ -289,10 +289,10 @@ impl Readings {
             }
             if self.take_kept(ticket, target) {
                 self.progress = now;
-                return Ok(Filling::Done(Fetched::Filled));
+                return Ok(Filling::Done(FetchOutcome::Filled));
             }
             let Some((Response::ReadData { last }, record)) = self.look(endpoint)? else {
-                return Ok(Filling::Done(Fetched::Later));
+                return Ok(Filling::Done(FetchOutcome::Later));
             };
             let rest = record.length.checked_sub(self.taken).ok_or(Broken)?;
             let index = self.current().ok_or(Broken)?;
@@ -306,7 +306,7 @@ impl Readings {
                 if self.taken == record.length {
                     self.pass(endpoint, &record, last)?;
                 }
-                return Ok(Filling::Done(Fetched::Filled));
+                return Ok(Filling::Done(FetchOutcome::Filled));
             }
             // A packet that spans two records, or another READ's turn.
             if asked.ticket == ticket {

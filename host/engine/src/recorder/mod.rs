@@ -18,7 +18,7 @@ use crate::recorder::packet_queue::{CaptureRoom, PacketQueue};
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;
-use omniverb_sys::thread_watchdog::Pulse;
+use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_terms::{Errno, Qpn, VnicId};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -49,7 +49,7 @@ impl Recorder {
     ///
     /// # Errors
     /// `EMFILE`, `EAGAIN` and the like.
-    pub fn start(pulse: Pulse, bytes: usize) -> io::Result<Recorder> {
+    pub fn start(pulse: ThreadPulse, bytes: usize) -> io::Result<Recorder> {
         let kept_back = bytes / KEPT_BACK_SHARE;
         let (tasks, work) = mpsc::channel();
         let (tell_begun, begun) = mpsc::channel();

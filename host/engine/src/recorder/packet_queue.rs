@@ -5,7 +5,7 @@
 use crate::memory_accounts::{Part, Room};
 use omniverb_sys::clock;
 use omniverb_sys::lock;
-use omniverb_wire::{Flow, Identification};
+use omniverb_wire::{IcrcFlow, Identification};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 64 << 20;
 /// A packet that the engine sent or received.
 pub(crate) struct CapturedPacket {
     pub(crate) time: u64,
-    pub(crate) flow: Flow,
+    pub(crate) flow: IcrcFlow,
     pub(crate) identification: Identification,
     pub(crate) traffic_class: u8,
     /// Its beginning, as much of it as the capture wants.
@@ -111,7 +111,7 @@ impl CaptureSender {
     /// Takes a copy of one packet, ICRC included.
     pub(crate) fn add(
         &mut self,
-        flow: &Flow,
+        flow: &IcrcFlow,
         identification: Identification,
         traffic_class: u8,
         datagram: &[u8],
@@ -161,7 +161,7 @@ mod tests {
         assert!(!sender.is_on());
         sender.set(Some(queue.clone()));
         let address = "10.0.0.1".parse().unwrap();
-        let flow = Flow { source: address, destination: address, source_port: 1 };
+        let flow = IcrcFlow { source: address, destination: address, source_port: 1 };
         let count = BYTES_MAX / 100;
         for _ in 0..count {
             sender.add(&flow, Identification::ZERO, 0, &[7; 4000]);

@@ -10,8 +10,8 @@ use omniverb_link::operation_trace::{ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READ
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Feth, Flow,
-    Ieth, ImmDt, Opcode, Operation, Place, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Feth,
+    IcrcFlow, Ieth, ImmDt, Opcode, Operation, PacketPosition, Reth, Syndrome,
 };
 use std::net::IpAddr;
 
@@ -44,7 +44,7 @@ pub struct TracedEnd {
 
 /// A packet: in which direction, and of how many of its bytes we know.
 pub(crate) struct Rebuilt<'a> {
-    pub(crate) flow: Flow,
+    pub(crate) flow: IcrcFlow,
     pub(crate) datagram: &'a [u8],
     pub(crate) known: usize,
 }
@@ -83,14 +83,19 @@ impl<'a> Part<'a> {
     }
 
     /// Calls `each` with number, place, length and known payload of each packet.
-    fn packets(&self, mut each: impl FnMut(u64, Place, usize, &[u8])) {
+    fn packets(&self, mut each: impl FnMut(u64, PacketPosition, usize, &[u8])) {
         let mut rest = self.payload;
         for index in 0..self.length.div_ceil(self.mtu).max(1) {
             let number = self.first + index;
             let length = (self.left - index * self.mtu).min(self.mtu) as usize;
             let (known, after) = rest.split_at(length.min(self.keep).min(rest.len()));
             rest = after;
-            each(number, Place::new(number == 0, number + 1 == self.packets), length, known);
+            each(
+                number,
+                PacketPosition::new(number == 0, number + 1 == self.packets),
+                length,
+                known,
+            );
         }
     }
 }
@@ -214,7 +219,7 @@ impl<F: FnMut(Rebuilt<'_>)> Rebuilding<'_, F> {
         &self,
         buffer: &mut [u8],
         psn: Psn,
-        place: Place,
+        place: PacketPosition,
         length: usize,
         known: &[u8],
     ) -> Option<usize> {
@@ -302,7 +307,7 @@ impl<F: FnMut(Rebuilt<'_>)> Rebuilding<'_, F> {
             Sender::Requester => (qpn, peer_qpn, local, remote),
             Sender::Responder => (peer_qpn, qpn, remote, local),
         };
-        let flow = Flow { source, destination, source_port: source_port(own, other) };
+        let flow = IcrcFlow { source, destination, source_port: source_port(own, other) };
         let datagram = &mut buffer[..length];
         flow.seal(datagram, 0);
         let known = if missing == 0 {

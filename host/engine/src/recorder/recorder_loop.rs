@@ -14,7 +14,7 @@ use super::traced_processes::Processes;
 use crate::memory_accounts::{Part, Room};
 use crate::recorder::packet_queue::CapturedPacket;
 use omniverb_link::Trace;
-use omniverb_sys::thread_watchdog::Pulse;
+use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::{EventFd, clock};
 use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::Identification;
@@ -149,7 +149,7 @@ impl Thread {
     }
 
     /// Works until the control plane is gone.
-    pub(super) fn run(mut self, pulse: &Pulse) {
+    pub(super) fn run(mut self, pulse: &ThreadPulse) {
         let mut busy = false;
         loop {
             pulse.rest();

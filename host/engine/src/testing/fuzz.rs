@@ -8,8 +8,8 @@ use crate::pages::shared_mappings::Hold;
 use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::connection_parameters::Trains;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
-use omniverb_link::page_grant_pacing::Denied;
-use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_link::page_grant_pacing::Denial;
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{DoorbellPage, UserMemory, Window, WordMemory};
@@ -82,14 +82,14 @@ pub fn link(bytes: &[u8]) {
     };
     let path_mtu = bytes.byte() % 6;
     let (min_rnr_timer, max_dest_rd_atomic) = (bytes.byte(), bytes.byte());
-    application.publish_receiving(&Receiving {
+    application.publish_receiving(&ReceiveAttributes {
         rq_psn: PSN,
         path_mtu,
         min_rnr_timer,
         max_dest_rd_atomic,
     });
     let (retry_count, rnr_retry, max_rd_atomic) = (bytes.byte(), bytes.byte(), bytes.byte());
-    application.publish_sending(&Sending {
+    application.publish_sending(&SendAttributes {
         sq_psn: PSN,
         timeout: 10,
         retry_count,
@@ -119,7 +119,7 @@ pub fn link(bytes: &[u8]) {
             match bytes.byte() % 5 {
                 2 => {
                     let denied =
-                        if bytes.byte() & 1 == 0 { Denied::ForNow } else { Denied::ForGood };
+                        if bytes.byte() & 1 == 0 { Denial::ForNow } else { Denial::ForGood };
                     engine.application.refused(key, denied);
                 }
                 0 => engine.application.not_asked(key),

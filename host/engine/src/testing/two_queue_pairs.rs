@@ -26,7 +26,7 @@ use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
 use omniverb_transport::Ecn;
 use omniverb_transport::random::Random;
-use omniverb_wire::{DATAGRAM_MAX, Packet, Run};
+use omniverb_wire::{DATAGRAM_MAX, Packet, WriteRun};
 
 struct Trial {
     random: Random,
@@ -168,7 +168,7 @@ impl Trial {
                 let alike = from.transmit_alike(self.now, &mut datagrams, length, most);
                 let train = &datagrams[..length * (1 + alike)];
                 train.chunks(length).for_each(|one| self.trace.sent(self.now, who, one));
-                if let Some(run) = Run::of(train, length)
+                if let Some(run) = WriteRun::of(train, length)
                     && self.random.between(1, 100) > self.loss
                     && to.take_run(self.now, &run)
                 {

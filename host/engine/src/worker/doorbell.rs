@@ -3,8 +3,8 @@
 use crate::command::Memory;
 use omniverb_link::Doorbell;
 use omniverb_ring::{DoorbellPage, Window};
-use omniverb_sys::udp_socket::Port;
-use omniverb_sys::{Listener, doorbell_listener, lock};
+use omniverb_sys::udp_socket::UdpPort;
+use omniverb_sys::{DoorbellListener, doorbell_listener, lock};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub(crate) struct Bell {
     /// The index of a link, by its bit in our page.
     links: HashMap<u32, usize>,
     /// Tells applications of another kernel, which a futex does not reach.
-    carrier: Option<Arc<Port>>,
+    carrier: Option<Arc<UdpPort>>,
 }
 
 impl Bell {
@@ -54,8 +54,8 @@ impl Bell {
     pub(crate) fn new(
         number: u64,
         memory: &Memory,
-        carrier: Option<Arc<Port>>,
-        (listener, due_rings): (&Listener, &DueRings),
+        carrier: Option<Arc<UdpPort>>,
+        (listener, due_rings): (&DoorbellListener, &DueRings),
     ) -> io::Result<Bell> {
         let memory = memory.map_exactly(2 * PAGE_BYTES)?;
         let page = |side: usize| {
@@ -89,7 +89,7 @@ impl Bell {
         if self.ringer.due.load(Ordering::Relaxed) {
             self.ringer.due.store(false, Ordering::Relaxed);
             doorbell_listener::ring(&self.ringer.page);
-            if let Some(carried) = self.carrier.as_deref().and_then(Port::carried) {
+            if let Some(carried) = self.carrier.as_deref().and_then(UdpPort::carried) {
                 carried.say();
             }
         }

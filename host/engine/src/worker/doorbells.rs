@@ -7,8 +7,8 @@
 use super::doorbell::{Bell, DueRings};
 use crate::command::Memory;
 use omniverb_link::Doorbell;
-use omniverb_sys::udp_socket::Port;
-use omniverb_sys::{EventFd, Listener, clock, futex, lock};
+use omniverb_sys::udp_socket::UdpPort;
+use omniverb_sys::{DoorbellListener, EventFd, clock, futex, lock};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ pub(super) struct Bells {
     /// Those that are to be rung.
     due_rings: DueRings,
     /// Hears them while we sleep, and those that are quiet all the time.
-    listener: Listener,
+    listener: DoorbellListener,
     /// Signalled by it when one of them was rung.
     rung: Arc<EventFd>,
     /// The names of rung doorbells, until they are polled.
@@ -58,7 +58,7 @@ impl Bells {
         let rung = Arc::new(EventFd::new()?);
         let heard = Arc::new(Mutex::new(HashSet::new()));
         let (signal, note) = (rung.clone(), heard.clone());
-        let listener = Listener::naming(spawn, move |names| {
+        let listener = DoorbellListener::naming(spawn, move |names| {
             lock(&note).extend(names);
             signal.signal();
         });
@@ -80,7 +80,7 @@ impl Bells {
         &mut self,
         number: u64,
         memory: &Memory,
-        carrier: Option<Arc<Port>>,
+        carrier: Option<Arc<UdpPort>>,
     ) -> io::Result<()> {
         let bell = Bell::new(number, memory, carrier, (&self.listener, &self.due_rings))?;
         self.by_name.insert(bell.heard_as(), number);

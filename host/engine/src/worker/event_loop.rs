@@ -10,7 +10,7 @@ use crate::command::Command;
 use crate::kept_memory::Store;
 use crate::network::pending_probes::Questions;
 use crate::pages::mapped_memory_budget::Mappings;
-use omniverb_sys::thread_watchdog::Pulse;
+use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::{EventFd, clock};
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -63,7 +63,7 @@ impl Worker {
     }
 
     /// Works until the control plane is gone.
-    pub(crate) fn run(&mut self, pulse: &Pulse) {
+    pub(crate) fn run(&mut self, pulse: &ThreadPulse) {
         let mut busy_at = clock::now();
         // Quiet looks since the last news.
         let mut quiet = 0_u32;

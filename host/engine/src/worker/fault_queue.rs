@@ -5,7 +5,7 @@ use crate::kept_memory::Allowance;
 use crate::network::fault_injection::BadLine;
 use crate::network::roce_port::Arrival;
 use omniverb_terms::VnicId;
-use omniverb_transport::fault_injection::{Done, Faults};
+use omniverb_transport::fault_injection::{FaultCounts, Faults};
 
 /// The bad line in front of one vNIC, and the alarm for what comes out of it next.
 pub(super) struct FaultQueue {
@@ -35,7 +35,7 @@ impl FaultQueue {
     }
 
     /// Counts of faults.
-    pub(super) fn done(&self) -> Done {
+    pub(super) fn done(&self) -> FaultCounts {
         self.line.done()
     }
 

@@ -12,7 +12,7 @@ use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_terms::{Operations, Qpn, Service, VnicId};
 use omniverb_transport::{Counters, Ecn, Status};
-use omniverb_wire::{Flow, Run};
+use omniverb_wire::{IcrcFlow, WriteRun};
 
 /// Budget: threads of an application that are woken from naps on one link at once. One naps as a
 /// rule; how many a hostile one has is not for us to go through.
@@ -48,7 +48,7 @@ pub(super) struct Ends {
     pub(super) peer_qpn: Qpn,
     pub(super) service: Service,
     /// From us to the peer.
-    pub(super) flow: Flow,
+    pub(super) flow: IcrcFlow,
     /// The interface that packets leave by, if the peer is link-local; otherwise 0.
     pub(super) interface: u32,
     /// The peer's vNIC, if it is one of this engine.
@@ -267,7 +267,7 @@ impl Link {
     }
 
     /// Packets for this link that follow each other. False: they have to come one by one.
-    pub(super) fn take_run(&mut self, run: &Run<'_>, now: u64) -> bool {
+    pub(super) fn take_run(&mut self, run: &WriteRun<'_>, now: u64) -> bool {
         let Kind::Connected(connected) = &mut self.kind else { return false };
         let taken = connected.take_run(now, run);
         if taken {

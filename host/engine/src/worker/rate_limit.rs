@@ -220,7 +220,7 @@ mod tests {
     use omniverb_pacer::SharedLimiter;
     use omniverb_ring::Window;
     use omniverb_terms::{Qpn, Service};
-    use omniverb_wire::Flow;
+    use omniverb_wire::IcrcFlow;
     use std::net::Ipv4Addr;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -241,7 +241,7 @@ mod tests {
             qpn,
             peer_qpn,
             service: Service::Ud,
-            flow: Flow { source: HERE, destination: HERE, source_port: 7 },
+            flow: IcrcFlow { source: HERE, destination: HERE, source_port: 7 },
             interface: 0,
             within: None,
         };

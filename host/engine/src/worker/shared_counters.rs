@@ -4,7 +4,7 @@ use crate::command::QpCounters;
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_terms::{Qpn, VnicId};
-use omniverb_transport::fault_injection::Done;
+use omniverb_transport::fault_injection::FaultCounts;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ struct Counted {
     /// plane remembers.
     ended: HashMap<VnicId, QpCounters>,
     /// Since faults were set, of vNICs that have some.
-    faults: HashMap<VnicId, Done>,
+    faults: HashMap<VnicId, FaultCounts>,
 }
 
 impl Counters {
@@ -42,7 +42,7 @@ impl Counters {
     }
 
     /// The last shown counts of a vNIC's faults.
-    pub(crate) fn faults(&self, vnic: VnicId) -> Option<Done> {
+    pub(crate) fn faults(&self, vnic: VnicId) -> Option<FaultCounts> {
         lock(&self.0).faults.get(&vnic).copied()
     }
 }
@@ -71,7 +71,7 @@ impl Showing {
     pub(super) fn show(
         &mut self,
         links: impl Iterator<Item = ((Qpn, Qpn), QpCounters)>,
-        faults: impl Iterator<Item = (VnicId, Done)>,
+        faults: impl Iterator<Item = (VnicId, FaultCounts)>,
     ) {
         self.shown = clock::now();
         let mut counted = lock(&self.counters.0);

@@ -4,11 +4,11 @@ use super::timers::{Alarm, Due, Timers};
 use crate::command::Encryption;
 use crate::network::roce_port::{Arrival, Sent, Sockets};
 use omniverb_psp::TenantKey;
-use omniverb_psp::tunnel::{self, Addresses, Outgoing, Sealed, Tunnel, TunnelEvent};
-use omniverb_sys::udp_socket::Port;
+use omniverb_psp::tunnel::{self, Addresses, OutgoingDatagrams, SealOutcome, Tunnel, TunnelEvent};
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{clock, random};
 use omniverb_terms::VnicId;
-use omniverb_wire::Flow;
+use omniverb_wire::IcrcFlow;
 use std::sync::Arc;
 
 /// Bytes of datagrams that one call sends: what fits into one IP packet.
@@ -16,7 +16,7 @@ const CALL_BYTES_MAX: usize = 65_000;
 
 /// Encrypts a vNIC's packets.
 pub(super) struct VnicTunnel {
-    port: Option<Arc<Port>>,
+    port: Option<Arc<UdpPort>>,
     sockets: Option<Arc<Sockets>>,
     tunnel: Tunnel,
     alarm: Alarm,
@@ -90,7 +90,7 @@ impl VnicTunnel {
     }
 
     /// Whether it has this port.
-    pub(super) fn has_port(&self, port: Option<&Arc<Port>>) -> bool {
+    pub(super) fn has_port(&self, port: Option<&Arc<UdpPort>>) -> bool {
         match (&self.port, port) {
             (Some(own), Some(port)) => Arc::ptr_eq(own, port),
             (None, None) => true,
@@ -111,7 +111,7 @@ impl VnicTunnel {
     /// Sends a train of packets of `segment` bytes, or keeps it until there is a key for it.
     pub(super) fn send(
         &mut self,
-        flow: &Flow,
+        flow: &IcrcFlow,
         interface: u32,
         (train, segment): (&[u8], usize),
     ) -> Sent {
@@ -121,9 +121,9 @@ impl VnicTunnel {
         let train = (train, segment);
         let now = clock::now();
         match self.tunnel.seal(to, flow.source_port, train, &mut self.sealed, now) {
-            Sealed::Now(segment) => send_to(sockets, to, &self.sealed, segment),
-            Sealed::Held => Sent::Taken,
-            Sealed::Dropped => Sent::Lost,
+            SealOutcome::Now(segment) => send_to(sockets, to, &self.sealed, segment),
+            SealOutcome::Held => Sent::Taken,
+            SealOutcome::Dropped => Sent::Lost,
         }
     }
 
@@ -159,7 +159,7 @@ impl VnicTunnel {
 
     /// Sends what it has to say.
     pub(super) fn send_outgoing(&mut self) {
-        while let Some(Outgoing { addresses, interface, bytes, segment }) =
+        while let Some(OutgoingDatagrams { addresses, interface, bytes, segment }) =
             self.tunnel.next_outgoing()
         {
             if let Some(sockets) = &self.sockets {
@@ -192,7 +192,7 @@ fn send_to(
 ) -> Sent {
     let Addresses { local: source, remote: destination } = addresses;
     let Some(source_port) = sockets.source_port(destination) else { return Sent::Lost };
-    let flow = Flow { source, destination, source_port };
+    let flow = IcrcFlow { source, destination, source_port };
     let segment = segment.max(1);
     let count = sockets.train_max(destination).min(CALL_BYTES_MAX / segment).max(1);
     let mut sent = Sent::Taken;

@@ -20,9 +20,9 @@ fn helper_messages_are_decoded() {
         mtu: 1500,
     };
     let list = vec![
-        address("10.1.2.3", Scope::Global, true),
-        address("fe80::1", Scope::Link, false),
-        address("::ffff:1.2.3.4", Scope::Host, true),
+        address("10.1.2.3", AddressScope::Global, true),
+        address("fe80::1", AddressScope::Link, false),
+        address("::ffff:1.2.3.4", AddressScope::Host, true),
     ];
     match pass(3, Kind::Addresses, &Ok(Found::Addresses(list.clone()))) {
         Answer::Found { id: 3, found: Ok(Found::Addresses(seen)), .. } => {
@@ -84,7 +84,7 @@ fn facts() -> ContainerFacts {
 #[test]
 fn watcher_messages_are_decoded() {
     let (one, other) = seqpacket::pair().unwrap();
-    let identity = Identity { device: 4, inode: 5 };
+    let identity = NetnsIdentity { device: 4, inode: 5 };
     let long = ContainerFacts { name: Some("ä".repeat(500)), ..facts() };
     send_appeared(one.as_fd(), identity, Some(7), &facts()).unwrap();
     send_appeared(one.as_fd(), identity, None, &long).unwrap();

@@ -5,8 +5,8 @@ use crate::cm::ConnectionManager;
 use crate::row_keys::SessionId;
 use omniverb_cm::sidr::status;
 use omniverb_cm::{
-    Connection, IpHeader, Path as Way, Reply, Request, Resolution, Resolve, ServiceId, State, Step,
-    Terms, Transport, WrongState, reject_reason,
+    CmAction, Connection, IpHeader, NegotiatedParameters, Path as Way, Reply, Request, Resolution,
+    Resolve, ServiceId, State, Transport, WrongState, reject_reason,
 };
 use omniverb_session::body::Done;
 use omniverb_session::cm::{
@@ -258,7 +258,7 @@ impl ConnectionManager<'_> {
         &mut self,
         key: super::cm_id::Key,
         now: u64,
-        what: impl FnOnce(&mut Connection, &mut Vec<Step>) -> Result<(), WrongState>,
+        what: impl FnOnce(&mut Connection, &mut Vec<CmAction>) -> Result<(), WrongState>,
     ) -> Result<Done, Errno> {
         let mut steps = Vec::new();
         match &mut self.connections.get_mut(key)?.exchange {
@@ -329,7 +329,7 @@ fn served(service: Service, resources: u8) -> u8 {
 }
 
 fn tell_terms(queried: &mut CmIdQueried, connection: &Connection) {
-    let terms: &Terms = connection.terms();
+    let terms: &NegotiatedParameters = connection.terms();
     if terms.responder_resources > 0 {
         queried.access |= REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
     }

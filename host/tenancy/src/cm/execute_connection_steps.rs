@@ -8,29 +8,29 @@ use crate::cm::ConnectionManager;
 use crate::row_keys::SessionId;
 use crate::timers::Timer;
 use crate::virtual_networks::Destination;
-use omniverb_cm::{Event, Found, Mad, Resolved, Step};
+use omniverb_cm::{CmAction, Event, Mad, Resolved, SidrOutcome};
 use omniverb_session::cm::{CmHappened, event};
 use omniverb_terms::{Errno, Gid, Qpn, VnicId};
 
 impl ConnectionManager<'_> {
     /// Carries out what follows for an id, and for all that hear of it here.
-    pub(super) fn do_cm(&mut self, key: Key, steps: Vec<Step>, now: u64) {
+    pub(super) fn do_cm(&mut self, key: Key, steps: Vec<CmAction>, now: u64) {
         self.take_steps(key, steps);
         self.carry_cm(now);
     }
 
     /// Executes steps for the id alone, without its queue pair.
-    pub(super) fn take_steps(&mut self, key: Key, steps: Vec<Step>) {
+    pub(super) fn take_steps(&mut self, key: Key, steps: Vec<CmAction>) {
         let Ok(id) = self.connections.get(key) else { return };
         let (vnic, path) = (id.vnic(), id.path);
         for step in steps {
             match step {
-                Step::Send(mad) => {
+                CmAction::Send(mad) => {
                     if let Some(path) = &path {
                         self.send_cm(vnic, path, mad);
                     }
                 }
-                Step::Tell(what) => self.tell_cm(key, what),
+                CmAction::Tell(what) => self.tell_cm(key, what),
             }
         }
         self.set_cm_timer(key);
@@ -126,7 +126,7 @@ impl ConnectionManager<'_> {
             Exchange::Resolution(resolution) => resolution.destroy(&mut steps),
         }
         for step in steps {
-            if let (Step::Send(mad), Some(path)) = (step, &id.path) {
+            if let (CmAction::Send(mad), Some(path)) = (step, &id.path) {
                 self.send_cm(vnic, path, mad);
             }
         }
@@ -177,19 +177,19 @@ impl ConnectionManager<'_> {
     }
 
     /// Answers the requester of a queue pair for datagrams.
-    pub(super) fn tell_found(&mut self, key: Key, found: &Found) {
+    pub(super) fn tell_found(&mut self, key: Key, found: &SidrOutcome) {
         let Ok(id) = self.connections.get(key) else { return };
         let happened = match found {
-            Found::Silence => {
+            SidrOutcome::Silence => {
                 CmHappened { status: TIMED_OUT, ..id.happened(key.1, event::UNREACHABLE) }
             }
-            Found::Answer(Resolved { status: 0, queue_pair, queue_key, private, .. }) => {
+            SidrOutcome::Answer(Resolved { status: 0, queue_pair, queue_key, private, .. }) => {
                 let mut happened = id.happened(key.1, event::ESTABLISHED);
                 (happened.qpn, happened.parameters.qkey) = (*queue_pair, *queue_key);
                 set_private(&mut happened, private);
                 happened
             }
-            Found::Answer(Resolved { status, private, .. }) => {
+            SidrOutcome::Answer(Resolved { status, private, .. }) => {
                 let mut happened = id.happened(key.1, event::UNREACHABLE);
                 happened.status = i32::from(*status);
                 set_private(&mut happened, private);

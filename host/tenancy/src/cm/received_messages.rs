@@ -21,7 +21,7 @@ use omniverb_cm::{
     Resolve, Resolved, ServiceId, Transport, reject_reason,
 };
 use omniverb_session::cm::{CmParameters, event};
-use omniverb_terms::{Gid, Operations, Qkey, Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Gid, Operations, Qkey, Qpn, Service, UnderlayRoute, VnicId};
 use std::net::{IpAddr, SocketAddr};
 
 impl ConnectionManager<'_> {
@@ -29,7 +29,7 @@ impl ConnectionManager<'_> {
     pub(crate) fn received(
         &mut self,
         at: VnicId,
-        (source, underlay): (Qpn, &Underlay),
+        (source, underlay): (Qpn, &UnderlayRoute),
         datagram: &[u8],
         now: u64,
     ) {
@@ -240,7 +240,7 @@ impl ConnectionManager<'_> {
                 let (mut steps, no_qp) = (Vec::new(), (Qpn(0), Qkey(0)));
                 let _ = resolution.answer(status::UNSUPPORTED, no_qp, [0; 136], &mut steps);
                 for step in steps {
-                    if let omniverb_cm::Step::Send(mad) = step {
+                    if let omniverb_cm::CmAction::Send(mad) = step {
                         self.answer_stranger(ends, mad);
                     }
                 }
@@ -424,7 +424,7 @@ impl ConnectionManager<'_> {
         let Ok(id) = self.connections.get_mut(key) else { return };
         let Exchange::Connection(connection) = &mut id.exchange else { return };
         let mut steps = Vec::new();
-        connection.is_forgotten(now, &mut steps);
+        connection.end_as_stale(now, &mut steps);
         self.take_steps(key, steps);
     }
 }

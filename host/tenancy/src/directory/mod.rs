@@ -20,7 +20,7 @@ pub(crate) use gid_table::{LOOPBACK_INTERFACE, loopbacks};
 pub use gid_table::{Reach, VnicAddress};
 
 use omniverb_session::body::GidEntry;
-use omniverb_terms::{Gid, Underlay, VnicId};
+use omniverb_terms::{Gid, UnderlayRoute, VnicId};
 use std::net::IpAddr;
 
 /// A name, and the vNIC that uses it.
@@ -56,10 +56,10 @@ pub trait Directory {
     fn table(&self, vnic: VnicId, addresses: &[VnicAddress], guid: [u8; 8]) -> Vec<GidEntry>;
 
     /// The route to this name; `None`: it leads nowhere.
-    fn route(&self, name: &Name) -> Option<Underlay>;
+    fn route(&self, name: &Name) -> Option<UnderlayRoute>;
 
     /// The names of a vNIC and of the sender by this route: its own, the sender's.
-    fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)>;
+    fn names(&self, at: VnicId, underlay: &UnderlayRoute) -> Option<(Gid, Gid)>;
 
     /// The address of this name in `rdma_cm` and in logs.
     fn address_of(&self, gid: Gid) -> IpAddr {
@@ -87,13 +87,13 @@ impl Directory for Flat {
         gid_table::table(addresses, guid)
     }
 
-    fn route(&self, name: &Name) -> Option<Underlay> {
+    fn route(&self, name: &Name) -> Option<UnderlayRoute> {
         let by_interface = name.dgid.is_link_local() || name.dgid.is_multicast();
         let interface = if by_interface { name.interface } else { 0 };
-        Some(Underlay::plain(name.sgid.address(), name.dgid.address(), interface))
+        Some(UnderlayRoute::plain(name.sgid.address(), name.dgid.address(), interface))
     }
 
-    fn names(&self, _at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+    fn names(&self, _at: VnicId, underlay: &UnderlayRoute) -> Option<(Gid, Gid)> {
         // Of other networks with such addresses there are none here.
         underlay.key.is_none().then(|| (underlay.local.into(), underlay.remote.into()))
     }
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(route.remote.to_string(), dgid);
             assert_eq!(Flat.names(VnicId(1), &route), Some((name.sgid, name.dgid)));
             let key = std::num::NonZeroU32::new(7).map(RouteKey);
-            assert_eq!(Flat.names(VnicId(1), &Underlay { key, ..route }), None);
+            assert_eq!(Flat.names(VnicId(1), &UnderlayRoute { key, ..route }), None);
         }
     }
 }

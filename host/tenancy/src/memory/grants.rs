@@ -20,7 +20,7 @@ use crate::timers::Timer;
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
-use omniverb_session::page_rights::{self, Trust};
+use omniverb_session::page_rights::{self, PeerTrust};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, Service};
 
 /// A request for pages: the initiator, the owner, the range.
@@ -159,7 +159,7 @@ impl Grants<'_> {
             self.context.act(Action::Pin { session: owner, file, pin });
             return Ok(());
         }
-        let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
+        let trusted = u32::from(self.trust(initiator, owner) == PeerTrust::Trusting);
         let fresh = u32::from(part.is_fresh());
         let memory = Extent { offset, length };
         let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory };
@@ -175,8 +175,8 @@ impl Grants<'_> {
     /// the flags; and a process of the same user in the same place could read the owner's memory
     /// anyway. That is not so for containers of one pod: they share a network and may share a user,
     /// but are kept apart by their other namespaces.
-    fn trust(&self, initiator: Grantee, owner: SessionId) -> Trust {
-        let Grantee::Session(initiator) = initiator else { return Trust::Trusting };
+    fn trust(&self, initiator: Grantee, owner: SessionId) -> PeerTrust {
+        let Grantee::Session(initiator) = initiator else { return PeerTrust::Trusting };
         match (self.tenants.sessions.get(&initiator), self.tenants.sessions.get(&owner)) {
             (Some(one), Some(other)) => {
                 let (one, other) = (one.client(), other.client());
@@ -185,11 +185,11 @@ impl Grants<'_> {
                 let may_look = alike && one.circle.is_some();
                 let adoption = self.tenants.adoption_between(one.vnic, other.vnic);
                 match may_look || adoption == Adoption::Trusting {
-                    true => Trust::Trusting,
-                    false => Trust::Exact,
+                    true => PeerTrust::Trusting,
+                    false => PeerTrust::Exact,
                 }
             }
-            _ => Trust::Exact,
+            _ => PeerTrust::Exact,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::memory::extent_table::{ExtentId, Pages};
 use crate::network::SharedMemory;
 use crate::row_keys::SessionId;
 use crate::sessions::revocation_debt::PeerKey;
-use omniverb_session::page_rights::{self, Trust};
+use omniverb_session::page_rights::{self, PeerTrust};
 use omniverb_terms::{Errno, VnicId};
 
 /// Bytes of a part of a region that goes to a pair window at a time: these are small, and for more
@@ -37,7 +37,7 @@ impl PageHome {
     }
 
     /// The accesses that mapped pages of a region with these flags allow there.
-    pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
+    pub(super) fn mappable(&self, access: u32, trust: PeerTrust) -> u32 {
         match self {
             // In place only the engine has them, which keeps to the flags.
             PageHome::File | PageHome::InPlace => page_rights::mappable(access, trust),

@@ -11,7 +11,7 @@ use crate::directory::{Access, Directory, VnicAddress};
 use crate::tenants::Tenants;
 use neighbour_cache::Neighbours;
 use omniverb_session::body::GidEntry;
-use omniverb_terms::{Gid, Qpn, Underlay, VnicId};
+use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -57,7 +57,7 @@ impl Network {
         tenants: &Tenants,
         at: VnicId,
         source: Qpn,
-        underlay: &Underlay,
+        underlay: &UnderlayRoute,
     ) -> Option<(Gid, Gid)> {
         match tenants.virtual_networks.has(at) {
             true => tenants.virtual_networks.names(at, source, underlay),

@@ -23,7 +23,7 @@ use crate::path::PathReason;
 use crate::policy::policies::Datapath;
 use crate::tenants::Tenants;
 use crate::virtual_networks::Destination;
-use omniverb_terms::{Gid, Underlay, VnicId};
+use omniverb_terms::{Gid, UnderlayRoute, VnicId};
 
 /// The destination of a vGID, if the vNIC is of a tenant with a key. No network is asked, and a
 /// vNIC without processes is no destination.
@@ -104,7 +104,7 @@ impl Network {
         from: VnicId,
         sgid: Gid,
         dgid: Gid,
-    ) -> Option<Underlay> {
+    ) -> Option<UnderlayRoute> {
         if let Some(route) = tenants.virtual_networks.route(from, dgid) {
             return Some(route);
         }
@@ -127,7 +127,7 @@ impl Network {
         if tenants.virtual_networks.has(from) {
             return None;
         }
-        let Underlay { local, remote, interface, key } =
+        let UnderlayRoute { local, remote, interface, key } =
             self.route_to(tenants, from, sgid, dgid)?;
         let local = self.is_machine(from).then(|| local.to_canonical());
         Some(Question { from, local, interface, gid: dgid, remote, key })

@@ -9,7 +9,7 @@ use crate::testing::peer_model::Mirror;
 use crate::{
     Access, Action, Adoption, Arrived, Channel, Client, Datapath, Directory, Flat, Identity,
     Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, PtraceDomain, RateLimit, Reach,
-    Secret, SessionId, SharedLimit, Tenancy, TenantId, Underlay, VnicAddress, VnicId,
+    Secret, SessionId, SharedLimit, Tenancy, TenantId, UnderlayRoute, VnicAddress, VnicId,
 };
 use omniverb_fairness::Holder;
 use omniverb_session::Message;
@@ -73,8 +73,8 @@ pub fn ip(number: u64) -> IpAddr {
 
 /// The route from one vNIC to another.
 #[must_use]
-pub fn underlay(from: u64, to: u64) -> Underlay {
-    Underlay::plain(ip(from), ip(to), 0)
+pub fn underlay(from: u64, to: u64) -> UnderlayRoute {
+    UnderlayRoute::plain(ip(from), ip(to), 0)
 }
 
 /// The name of a vNIC, where names are addresses.
@@ -233,13 +233,13 @@ impl Bench {
     }
 
     /// Carries management datagrams in the same network.
-    fn manage(&mut self, from: VnicId, way: &Underlay, datagram: &[u8]) -> Vec<Action> {
+    fn manage(&mut self, from: VnicId, way: &UnderlayRoute, datagram: &[u8]) -> Vec<Action> {
         let to = self.owner(u64::from(Gid::from(way.remote).bytes()[15]));
         let closed = self.closed.contains(&from.0) || self.closed.contains(&to);
         if closed || !(1..=3).contains(&to) || self.walls.contains(&(from.0, to)) {
             return Vec::new();
         }
-        let way = Underlay { local: way.remote, remote: way.local, ..*way };
+        let way = UnderlayRoute { local: way.remote, remote: way.local, ..*way };
         self.tenancy.management(vnic(to), Qpn::GENERAL_SERVICES, &way, datagram, self.now)
     }
 

@@ -15,7 +15,7 @@ mod peer_numbers;
 use crate::directory::VnicAddress as Found;
 use crate::policy::policies::TenantId;
 use omniverb_session::body::GidEntry;
-use omniverb_terms::{Gid, Qpn, Underlay, VnicId};
+use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId};
 use omniverb_vgid::{Codec, PhysicalQpn, QpnOffset, QpnRange, VirtualQpn, VnicAddress};
 use peer_numbers::PeerNumbers;
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ impl VirtualNetworks {
     }
 
     /// The route to a GID's destination; `None`: the vNIC is flat.
-    pub(crate) fn route(&self, from: VnicId, gid: Gid) -> Option<Underlay> {
+    pub(crate) fn route(&self, from: VnicId, gid: Gid) -> Option<UnderlayRoute> {
         let local = self.seats.get(&from)?.place.underlay;
         let remote = match self.destination(from, gid)? {
             Destination::Here(key) => self.seats.get(&key)?.place.underlay,
@@ -198,7 +198,7 @@ impl VirtualNetworks {
             Destination::Nowhere if local.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
             Destination::Nowhere => Ipv6Addr::UNSPECIFIED.into(),
         };
-        Some(Underlay::plain(local, remote, 0))
+        Some(UnderlayRoute::plain(local, remote, 0))
     }
 
     /// Features that all engines of other hosts of a vNIC's tenant have.
@@ -209,7 +209,12 @@ impl VirtualNetworks {
 
     /// The names of both ends of a packet that came to a vNIC from queue pair `source` of another
     /// host; `None`: no vNIC there has that number in this one's tenant.
-    pub(crate) fn names(&self, at: VnicId, source: Qpn, underlay: &Underlay) -> Option<(Gid, Gid)> {
+    pub(crate) fn names(
+        &self,
+        at: VnicId,
+        source: Qpn,
+        underlay: &UnderlayRoute,
+    ) -> Option<(Gid, Gid)> {
         let seat = self.seats.get(&at)?;
         if underlay.local != seat.place.underlay || underlay.key.is_some() {
             return None;

@@ -72,7 +72,7 @@ fn a_vnic_of_another_host_is_reached_there_and_heard_from_there_only() {
     assert_eq!(networks.shown(VnicId(1), remote, Qpn(0x50_0005)), Some(Qpn(5)));
     assert_eq!(networks.services(VnicId(1), remote), Some(Qpn(0x50_0001)));
     let names = |source, host: u8| {
-        let underlay = Underlay::plain([192, 0, 2, 1].into(), [192, 0, 2, host].into(), 0);
+        let underlay = UnderlayRoute::plain([192, 0, 2, 1].into(), [192, 0, 2, host].into(), 0);
         networks.names(VnicId(1), Qpn(source), &underlay)
     };
     assert_eq!(names(0x50_0005, 2), Some((gid(&networks, 1), remote)));

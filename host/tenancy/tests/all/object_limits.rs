@@ -4,7 +4,7 @@ use crate::support::*;
 use omniverb_fairness::Holder;
 use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::page_rights::{self, Trust};
+use omniverb_session::page_rights::{self, PeerTrust};
 use omniverb_session::{Message, encode};
 use omniverb_tenancy::testing::random_driver::{Bench, exercise, vnic};
 use omniverb_tenancy::{
@@ -221,8 +221,8 @@ fn granted_accesses_follow_the_flags() {
                 drop(bench.tenancy.set_policy(vnic(selector), policy));
             }
             let trust = match trusting {
-                [true, true] => Trust::Trusting,
-                _ => Trust::Exact,
+                [true, true] => PeerTrust::Trusting,
+                _ => PeerTrust::Exact,
             };
             let key = mr(&mut bench, 2, 1, access);
             let uses = page_rights::mappable(access, trust);

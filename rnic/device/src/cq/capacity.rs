@@ -3,7 +3,7 @@
 use super::{CompletionEvents, Cq, CqOptions, Entry};
 use crate::cq_entry_fifo::Fifo;
 use crate::device_shared::Shared;
-use omniverb_ring::{Lending, NoMemory};
+use omniverb_ring::{MemoryLender, NoMemory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ impl Cq {
         capacity: u32,
         events: Option<Arc<dyn CompletionEvents>>,
         options: CqOptions,
-        lending: Lending,
+        lending: MemoryLender,
     ) -> Result<Arc<Cq>, NoMemory> {
         let queues = queues(capacity, options, &lending)?;
         Ok(Cq::of(shared, capacity, queues, events, options, lending))
@@ -69,7 +69,7 @@ impl Cq {
 fn queues(
     capacity: u32,
     options: CqOptions,
-    lending: &Lending,
+    lending: &MemoryLender,
 ) -> Result<(Fifo<Entry>, Fifo<u64>), NoMemory> {
     let entries = Fifo::new(capacity as usize, lending)?;
     let times = match options.is_stamped {

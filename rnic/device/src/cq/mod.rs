@@ -22,7 +22,7 @@ use crate::platform::AsyncEvent;
 use crate::qp::CountsLinks;
 use crate::spin_lock::{Guard, Lock};
 use crate::verbs_constants::{Wc, status};
-use omniverb_ring::Lending;
+use omniverb_ring::MemoryLender;
 use omniverb_terms::Qpn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -108,7 +108,7 @@ impl Inner {
 
     /// A poll is over. Says whether it has left completions although the queue is armed.
     #[inline(always)]
-    fn has_passed_over(&mut self) -> bool {
+    fn end_poll(&mut self) -> bool {
         if self.entries.len() == 0 {
             return false;
         }
@@ -135,7 +135,7 @@ pub struct Cq {
     /// QPs and SRQs that use it.
     users: AtomicUsize,
     /// Whose memory its entries are in.
-    lending: Lending,
+    lending: MemoryLender,
     shared: Arc<Shared>,
 }
 
@@ -166,7 +166,7 @@ impl Cq {
         (entries, times): (Fifo<Entry>, Fifo<u64>),
         events: Option<Arc<dyn CompletionEvents>>,
         options: CqOptions,
-        lending: Lending,
+        lending: MemoryLender,
     ) -> Arc<Cq> {
         let cq = Arc::new(Cq {
             inner: Lock::new(Inner {
@@ -334,7 +334,7 @@ impl Cq {
             inner.times.pass(count);
         }
         self.length.store(inner.entries.len(), Ordering::Release);
-        if inner.has_passed_over() {
+        if inner.end_poll() {
             self.remind_later(&mut inner);
         }
         count
@@ -347,7 +347,7 @@ impl Cq {
         let time = inner.times.pop().unwrap_or_default();
         self.give_back(entry.release());
         self.length.store(inner.entries.len(), Ordering::Release);
-        if inner.has_passed_over() {
+        if inner.end_poll() {
             self.remind_later(&mut inner);
         }
         Some((entry.wc, time))

@@ -13,7 +13,7 @@
 //! what is under way.
 
 use crate::cq::Cq;
-use omniverb_link::poller_nap::Nap;
+use omniverb_link::poller_nap::PollerNap;
 
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
 const MUCH: u64 = 256 << 10;
@@ -40,7 +40,7 @@ impl Cq {
     }
 
     /// Begins a nap, if much is under way on all links of this CQ, on the one with the least.
-    fn lie_down(&self) -> Option<Nap> {
+    fn lie_down(&self) -> Option<PollerNap> {
         let count = self.links.to_engine()?;
         let list = self.watch.try_lock()?;
         if list.links.len() != count {

@@ -7,7 +7,7 @@ use super::state_machine::StateMachine;
 use super::xrc_relay_table::RELAYED;
 use super::{Inner, Qp};
 use crate::link_peer::Peer;
-use crate::page_grants::{Denied, Grant};
+use crate::page_grants::{Denial, Grant};
 use crate::platform::AsyncEvent;
 use crate::qp::qp_attributes::State;
 use crate::send_work_request::Destination;
@@ -206,7 +206,7 @@ impl Qp {
     }
 
     /// The daemon did not grant what was asked for.
-    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, denied: Denied) {
+    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, denied: Denial) {
         let mut guard = self.inner.lock();
         if guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
             guard.grants.refused(rkey, denied);

@@ -52,7 +52,7 @@ use crate::spin_lock::{Guard, Lock};
 use crate::verbs_constants::opcode;
 use crate::xrc_domain::Domain;
 use omniverb_ring::shared_window::prefetch_for_write;
-use omniverb_ring::{Lending, Window};
+use omniverb_ring::{MemoryLender, Window};
 use omniverb_terms::{Lkey, Qpn, Service};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -84,7 +84,7 @@ pub struct QpSpec {
     /// Which sends have an entry in the CQ when they succeed.
     pub signaling: Signaling,
     /// Whose memory its receives are in.
-    pub lending: Lending,
+    pub lending: MemoryLender,
 }
 
 /// Which sends have an entry in the CQ when they succeed. Those that fail always have.
@@ -360,7 +360,7 @@ impl Qp {
             return Ok(());
         }
         if self.service == Service::Ud {
-            inner.receives_arrived(self);
+            inner.poll_starved_links(self);
             return Ok(());
         }
         // A receive whose memory is not what it should be promises nothing, nor one whose memory
@@ -377,7 +377,7 @@ impl Qp {
         if let Some(link) = inner.links.last_mut() {
             link.credit(floor);
             if link.is_starved() {
-                inner.receives_arrived(self);
+                inner.poll_starved_links(self);
             }
         }
         Ok(())

@@ -88,7 +88,7 @@ impl StateMachine {
     #[inline(always)]
     pub(super) fn check_drained(&mut self, qp: &Qp, sends: &SendQueue) {
         let idle = self.state() == State::Sqd && !sends.has_begun();
-        if idle && self.must_tell_drained() {
+        if idle && self.take_drained_event() {
             qp.event(AsyncEvent::SqDrained);
         }
     }

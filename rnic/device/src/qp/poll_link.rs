@@ -5,7 +5,7 @@ use super::responder::Receives;
 use super::{Inner, PollOutcome, Qp};
 use crate::cq::{Cq, WatchedLink};
 use crate::verbs_constants::Wc;
-use omniverb_link::poller_nap::Nap;
+use omniverb_link::poller_nap::PollerNap;
 use omniverb_terms::Service;
 
 impl Inner {
@@ -53,7 +53,7 @@ fn hand_out(receives: &mut Receives, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize 
     for (place, entry) in out.iter_mut().zip(receives.take_completed()) {
         *place = entry.wc;
     }
-    qp.receives_taken(receives, count as u64);
+    qp.release_receives(receives, count as u64);
     count
 }
 
@@ -96,7 +96,7 @@ impl Links {
     }
 
     /// Begins a nap until so many bytes more of a link have left.
-    pub(crate) fn begin_nap(&mut self, index: usize, bytes: u64) -> Option<Nap> {
+    pub(crate) fn begin_nap(&mut self, index: usize, bytes: u64) -> Option<PollerNap> {
         self.get_mut(index)?.endpoint.begin_nap(bytes).ok()?
     }
 }

@@ -61,7 +61,7 @@ impl Inner {
 
     /// Receives were posted while a message waited for one.
     #[cold]
-    pub(crate) fn receives_arrived(&mut self, qp: &Qp) {
+    pub(crate) fn poll_starved_links(&mut self, qp: &Qp) {
         for index in 0..self.links.len() {
             if self.links[index].is_starved() {
                 self.pump_link(qp, index);
@@ -82,7 +82,7 @@ impl Qp {
     /// The application has these receives' completions, which were in no CQ. Those of a QP are
     /// counted under its lock, which is held; others may count an SRQ's at the same time.
     #[inline(always)]
-    pub(super) fn receives_taken(&self, receives: &mut Receives, count: u64) {
+    pub(super) fn release_receives(&self, receives: &mut Receives, count: u64) {
         match &self.srq {
             None => receives.release(count),
             Some(srq) => {

@@ -1,6 +1,6 @@
 //! QP attributes and which transition needs which (InfiniBand specification 11.2.5.2, table 96).
 
-use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
+use omniverb_link::qp_attributes::{GlobalRoute, ReceiveAttributes, SendAttributes};
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 
 /// QP states, numbered as `enum ibv_qp_state`.
@@ -115,11 +115,11 @@ impl QpAttributes {
 
 /// What a far end on a network is to know of a QP. A UD QP has no path of its own; its messages are
 /// as long as the longest path takes.
-impl From<&QpAttributes> for Receiving {
-    fn from(of: &QpAttributes) -> Receiving {
+impl From<&QpAttributes> for ReceiveAttributes {
+    fn from(of: &QpAttributes) -> ReceiveAttributes {
         const LONGEST: u8 = 5;
         let path_mtu = if (1..=5).contains(&of.path_mtu) { of.path_mtu as u8 } else { LONGEST };
-        Receiving {
+        ReceiveAttributes {
             rq_psn: Psn::new(of.rq_psn),
             path_mtu,
             min_rnr_timer: of.min_rnr_timer & 31,
@@ -128,9 +128,9 @@ impl From<&QpAttributes> for Receiving {
     }
 }
 
-impl From<&QpAttributes> for Sending {
-    fn from(of: &QpAttributes) -> Sending {
-        Sending {
+impl From<&QpAttributes> for SendAttributes {
+    fn from(of: &QpAttributes) -> SendAttributes {
+        SendAttributes {
             sq_psn: Psn::new(of.sq_psn),
             timeout: of.timeout & 31,
             retry_count: of.retry_cnt & 7,

@@ -115,7 +115,7 @@ impl StateMachine {
 
     /// Nothing is on its way: whether the application is to be told of it now, which is once.
     #[inline(always)]
-    pub(super) fn must_tell_drained(&mut self) -> bool {
+    pub(super) fn take_drained_event(&mut self) -> bool {
         let tell = self.state == State::Sqd && self.notify_drained;
         self.notify_drained &= !tell;
         tell

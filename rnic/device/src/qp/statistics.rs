@@ -88,7 +88,7 @@ impl Meter {
 
     /// A request finds that its peer has no receive. An engine counts for itself what it hears
     /// from the network of that, and says.
-    pub(crate) fn waits(&mut self, peer: FarEnd) {
+    pub(crate) fn count_missing_peer_receive(&mut self, peer: FarEnd) {
         self.count(RNR, 1);
         if peer == FarEnd::Process {
             self.count(RNR_HEARD, 1);
@@ -96,7 +96,7 @@ impl Meter {
     }
 
     /// A message of the peer finds no receive; a reliable one hears of that.
-    pub(crate) fn lacks_receive(&mut self, peer: FarEnd, service: Service) {
+    pub(crate) fn count_missing_receive(&mut self, peer: FarEnd, service: Service) {
         self.count(RNR, 1);
         if peer == FarEnd::Process && service.is_reliable() {
             self.count(RNR_SAID, 1);

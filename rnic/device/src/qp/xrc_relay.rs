@@ -9,7 +9,7 @@
 
 use crate::limits::CHUNK;
 use crate::link_peer::Peer;
-use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
+use omniverb_link::qp_attributes::{GlobalRoute, ReceiveAttributes, SendAttributes};
 use omniverb_link::record::{FIRST, LAST, PLACED};
 use omniverb_link::{Broken, Endpoint, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};
@@ -89,13 +89,13 @@ impl Relay {
         let psn = Psn::new(0);
         let (min_rnr_timer, max_dest_rd_atomic) = (0, READS);
         endpoint.publish_global_route(&GlobalRoute::default());
-        endpoint.publish_receiving(&Receiving {
+        endpoint.publish_receiving(&ReceiveAttributes {
             rq_psn: psn,
             path_mtu: PATH_MTU,
             min_rnr_timer,
             max_dest_rd_atomic,
         });
-        endpoint.publish_sending(&Sending {
+        endpoint.publish_sending(&SendAttributes {
             sq_psn: psn,
             timeout: TIMEOUT,
             retry_count: WITHOUT_END,

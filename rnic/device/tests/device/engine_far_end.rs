@@ -126,7 +126,7 @@ fn takes_receive(request: &Request) -> bool {
 
 /// How far the record at the head of one direction has come.
 #[derive(Default)]
-struct Way {
+struct RelayProgress {
     /// Bytes of it that were passed on.
     sent: usize,
     /// All of it was, up to this position of the other ring.
@@ -141,7 +141,7 @@ struct Way {
 pub struct Relay {
     service: Service,
     ends: [Endpoint; 2],
-    ways: [Way; 2],
+    ways: [RelayProgress; 2],
 }
 
 impl Relay {

@@ -12,7 +12,7 @@ use crate::work_request_helpers::{Work, part, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, GlobalRoute, QpAttributes, QpMask, Wc, send_flags, status};
-use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Endpoint, Nak, Request, Response};
 use omniverb_terms::{Psn, Refusal, Rkey, Service};
@@ -29,7 +29,7 @@ fn the_engine_gets_the_queue_pairs_attributes() {
     assert_eq!((told(&far), far.peer_is_open()), ((None, None, None), false));
     assert!(!pair.engine.page.has_ready());
     to_rtr(&qp, &options);
-    let receiving = Receiving {
+    let receiving = ReceiveAttributes {
         rq_psn: Psn::new(0xab_cdef),
         path_mtu: 3,
         min_rnr_timer: 12,
@@ -40,7 +40,7 @@ fn the_engine_gets_the_queue_pairs_attributes() {
     assert!(pair.engine.page.has_ready(), "it waits for this");
     pair.engine.page.take_ready(|_| {});
     to_rts(&qp, &options);
-    let sending = Sending {
+    let sending = SendAttributes {
         sq_psn: Psn::new(0x12_3456),
         timeout: 11,
         retry_count: 5,
@@ -52,14 +52,14 @@ fn the_engine_gets_the_queue_pairs_attributes() {
     // What may change in RTS.
     let given = QpAttributes { min_rnr_timer: 3, ..options.attributes };
     qp.modify(QpMask::STATE | QpMask::MIN_RNR_TIMER, State::Rts, &given, None).unwrap();
-    let receiving = Receiving { min_rnr_timer: 3, ..receiving };
+    let receiving = ReceiveAttributes { min_rnr_timer: 3, ..receiving };
     assert_eq!(told(&far), (Some(receiving), Some(route), Some(sending)));
     // And in SQD.
     to_state(&qp, State::Sqd);
     let given = QpAttributes { timeout: 20, route: GlobalRoute::default(), ..options.attributes };
     let mask = QpMask::STATE | QpMask::TIMEOUT | QpMask::AV;
     qp.modify(mask, State::Sqd, &given, None).unwrap();
-    let sending = Sending { timeout: 20, ..sending };
+    let sending = SendAttributes { timeout: 20, ..sending };
     assert_eq!(told(&far), (Some(receiving), Some(GlobalRoute::default()), Some(sending)));
 }
 

@@ -4,7 +4,7 @@
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, outcomes, poll, post};
 use crate::work_request_helpers::{Work, part, remote};
-use omniverb_device::page_grants::{Denied, Grant};
+use omniverb_device::page_grants::{Denial, Grant};
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::Service;
 use std::sync::Arc;
@@ -190,7 +190,7 @@ fn any_order(seed: u64) {
                 waiting = None;
             }
             1 if waiting.take().is_some() => {
-                let denied = if around > 0 { Denied::ForNow } else { Denied::ForGood };
+                let denied = if around > 0 { Denial::ForNow } else { Denial::ForGood };
                 bench.qps[0].not_granted(peer, rkey, denied);
             }
             2..=7 => {
@@ -213,9 +213,9 @@ fn any_order(seed: u64) {
                 // page by less than its head cannot be told from none here.)
                 match bench.asked() {
                     Some(asked) if asked < PAGES * PAGE => waiting = Some(asked),
-                    Some(_) => bench.qps[0].not_granted(peer, rkey, Denied::ForNow),
+                    Some(_) => bench.qps[0].not_granted(peer, rkey, Denial::ForNow),
                     None if waiting.is_none() => {
-                        bench.qps[0].not_granted(peer, rkey, Denied::ForNow)
+                        bench.qps[0].not_granted(peer, rkey, Denial::ForNow)
                     }
                     None => {}
                 }

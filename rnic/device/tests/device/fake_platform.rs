@@ -44,14 +44,14 @@ pub struct World {
 }
 
 /// What a device has of it.
-pub struct Handle(pub Arc<World>);
+pub struct WorldHandle(pub Arc<World>);
 
 fn has_any(bytes: &Mutex<BTreeSet<usize>>, memory: UserMemory) -> bool {
     let range = memory.address()..memory.address() + memory.len();
     bytes.lock().unwrap().range(range).next().is_some()
 }
 
-impl Host for Handle {
+impl Host for WorldHandle {
     fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
         self.0.places.fetch_add(1, Ordering::Relaxed);
         let places = self.bears_atomics(program);

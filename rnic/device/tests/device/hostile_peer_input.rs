@@ -4,7 +4,7 @@
 use crate::fuzz_input::Script;
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{
-    Joint, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
+    LinkMemory, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, whole};
 use omniverb_device::FarEnd;
@@ -30,7 +30,7 @@ pub struct Victim {
     service: Service,
     options: Options,
     pub qp: Arc<Qp>,
-    pub joint: Joint,
+    pub joint: LinkMemory,
     attacker: Endpoint,
     attacker_qpn: Qpn,
     /// A region with all rights.
@@ -46,16 +46,16 @@ pub struct Victim {
     extended: Vec<Arc<Srq>>,
     extended_cq: Arc<Cq>,
     /// XRC: another process of the domain, the attacker's, too.
-    beyond: Option<Beyond>,
+    beyond: Option<HiddenLink>,
     /// Two QPs of the same devices that have nothing to do with it.
     bystanders: [Arc<Qp>; 2],
 }
 
 /// Where the victim's requests for another part of its domain go.
-struct Beyond {
+struct HiddenLink {
     /// The hidden queue pair whose link it is.
     by: Arc<Qp>,
-    joint: Joint,
+    joint: LinkMemory,
     attacker: Endpoint,
 }
 
@@ -393,7 +393,7 @@ impl Victim {
         if let Some(index) = by.attach(peer, self.pair.endpoint(0, &joint)) {
             self.pair.sides[0].bell.bind(joint.slot, &self.qp, index);
         }
-        self.beyond = Some(Beyond { by, joint, attacker });
+        self.beyond = Some(HiddenLink { by, joint, attacker });
     }
 
     /// The daemon grants what was asked for.
@@ -466,14 +466,14 @@ impl Victim {
     }
 }
 
-fn attacker(pair: &Pair, joint: &Joint) -> Endpoint {
+fn attacker(pair: &Pair, joint: &LinkMemory) -> Endpoint {
     let mut attacker = pair.endpoint(1, joint);
     attacker.publish_credits(8, 4096);
     attacker.open(10_000);
     attacker
 }
 
-fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, far_end: FarEnd) {
+fn link(pair: &Pair, qp: &Arc<Qp>, joint: &LinkMemory, attacker_qpn: Qpn, far_end: FarEnd) {
     let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0), far_end };
     if let Some(index) = qp.attach(peer, pair.endpoint(0, joint)) {
         pair.sides[0].bell.bind(joint.slot, qp, index);
@@ -481,7 +481,11 @@ fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, far_end: Fa
 }
 
 /// A queue pair of side 0 that is linked with an attacker.
-pub fn appear(pair: &Pair, options: &Options, attacker_qpn: Qpn) -> (Arc<Qp>, Joint, Endpoint) {
+pub fn appear(
+    pair: &Pair,
+    options: &Options,
+    attacker_qpn: Qpn,
+) -> (Arc<Qp>, LinkMemory, Endpoint) {
     let qp = pair.sides[0].qp(options);
     to_init(&qp, options);
     to_rts(&qp, options);

@@ -16,18 +16,18 @@ use std::sync::Arc;
 
 const PSN: u32 = 0xff_fffe;
 
-struct Trail {
+struct TraceCapture {
     tracer: Arc<Tracer>,
     reader: TraceReader,
 }
 
-impl Trail {
-    fn new() -> Trail {
+impl TraceCapture {
+    fn new() -> TraceCapture {
         let memory = Window::private(TRACE_BYTES);
         let mut reader = TraceReader::new(&memory).unwrap();
         reader.want(4096);
         reader.publish();
-        Trail { tracer: Arc::new(Tracer::new(&memory).unwrap()), reader }
+        TraceCapture { tracer: Arc::new(Tracer::new(&memory).unwrap()), reader }
     }
 
     fn all(&mut self) -> Vec<(Trace, Vec<u8>)> {
@@ -51,8 +51,8 @@ fn options(service: Service) -> Options {
     })
 }
 
-fn traced(pair: &Pair, options: &Options) -> ([Arc<Qp>; 2], Trail) {
-    let (qps, trail) = (pair.connected(options), Trail::new());
+fn traced(pair: &Pair, options: &Options) -> ([Arc<Qp>; 2], TraceCapture) {
+    let (qps, trail) = (pair.connected(options), TraceCapture::new());
     qps[0].trace(qps[1].number, &trail.tracer);
     (qps, trail)
 }
@@ -103,7 +103,7 @@ fn one_sided_requests_whichever_way_they_take() {
     let (here, there) = (Buffer::pattern(4096, 1), Buffer::new(4096));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     let shadow = Buffer::new(4096);
-    let run = |trail: &mut Trail| {
+    let run = |trail: &mut TraceCapture| {
         let at = remote(&target, 0);
         let mut written = Vec::new();
         let mut all = |work: Work| {
@@ -212,7 +212,7 @@ fn datagrams_those_held_back_included() {
     let local = pair.sides[0].register(&here);
     let to = Destination { dgid: gid(1), sgid: gid(0), qpn: qps[1].number };
     post(&qps[0], &Work::send(1).sge(part(&local, 0, 10)).to(to, QKEY));
-    let mut trail = Trail::new();
+    let mut trail = TraceCapture::new();
     let joint = pair.joint(options.ring_bytes);
     let peer = omniverb_device::Peer {
         qpn: to.qpn,

@@ -161,7 +161,7 @@ fn nothing_is_refused_of_nothing() {
 
 /// What a row of operations left behind.
 #[derive(Debug, PartialEq)]
-struct Left {
+struct TrialResult {
     sent: Vec<(u64, u32)>,
     received: Vec<(u64, u32)>,
     states: [State; 2],
@@ -172,7 +172,7 @@ struct Left {
 /// WRITEs of `seed`'s choice, small ones most of them, over each other too; the one that is `bad`
 /// goes to a page that is gone, or has a key that opens nothing. Together or one at a time. Says
 /// how often the host placed something, too.
-fn row(service: Service, seed: u64, bad: usize, together: bool) -> (Left, usize) {
+fn row(service: Service, seed: u64, bad: usize, together: bool) -> (TrialResult, usize) {
     let bench = bench(&Options::new(service));
     let world = &bench.pair.sides[1].world;
     bench.spoil(LENGTH - 1, Pages::ReadOnly);
@@ -204,7 +204,7 @@ fn row(service: Service, seed: u64, bad: usize, together: bool) -> (Left, usize)
     }
     bench.pair.settle();
     bench.pair.check_guards();
-    let left = Left {
+    let left = TrialResult {
         sent: outcomes(&bench.qps[0].send_cq),
         received: outcomes(&bench.qps[1].recv_cq),
         states: [0, 1].map(|side| bench.qps[side].state()),

@@ -7,7 +7,7 @@ use self::expected_state::{AREA, Flow, Message, Random, Receives, flow};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
 use crate::work_request_helpers::{Work, remote};
-use omniverb_device::page_grants::{Denied, Grant};
+use omniverb_device::page_grants::{Denial, Grant};
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, status, wc_flags};
 use omniverb_link::operation_trace::TRACE_BYTES;
@@ -287,8 +287,8 @@ impl Bench {
                 }
                 if self.random.below(8) == 0 {
                     let denied = match self.random.below(2) {
-                        0 => Denied::ForNow,
-                        _ => Denied::ForGood,
+                        0 => Denial::ForNow,
+                        _ => Denial::ForGood,
                     };
                     flow.from.not_granted(peer, rkey, denied);
                     continue;

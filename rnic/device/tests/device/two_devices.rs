@@ -1,7 +1,7 @@
 //! The bench: two devices, a clock that stands still, and links between them.
 
 use crate::engine_far_end::Relay;
-use crate::fake_platform::{Handle, Ringer, World};
+use crate::fake_platform::{Ringer, World, WorldHandle};
 use crate::guarded_buffer::Buffer;
 use crate::work_request_helpers::Work;
 use omniverb_device::FarEnd;
@@ -98,7 +98,7 @@ impl Side {
         let world = Arc::new(World { clock: clock.clone(), ..World::default() });
         let page = Window::private(PAGE_BYTES);
         let bell = PeerDoorbell::new(DoorbellPage::new(page.clone()));
-        let shared = Shared::new(Box::new(Handle(world.clone())));
+        let shared = Shared::new(Box::new(WorldHandle(world.clone())));
         shared.bells.add(bell.clone());
         let ringer = Ringer::new(DoorbellPage::new(page.clone()));
         let (next, buffers, counted) = (next.clone(), Mutex::default(), Mutex::default());
@@ -215,7 +215,7 @@ impl Pair {
     }
 
     /// Makes a link between two QPs and hands it to both.
-    pub fn join(&self, qps: &[Arc<Qp>; 2], ring_bytes: (usize, usize)) -> Joint {
+    pub fn join(&self, qps: &[Arc<Qp>; 2], ring_bytes: (usize, usize)) -> LinkMemory {
         let joint = self.joint(ring_bytes);
         self.attach(0, qps, &joint).unwrap();
         self.attach(1, qps, &joint).unwrap();
@@ -223,7 +223,7 @@ impl Pair {
     }
 
     /// The memory of a link, as the daemon makes it.
-    pub fn joint(&self, ring_bytes: (usize, usize)) -> Joint {
+    pub fn joint(&self, ring_bytes: (usize, usize)) -> LinkMemory {
         let memory = Window::private(layout::link_bytes(ring_bytes.0, ring_bytes.1));
         // A test that makes thousands of links one after the other keeps none but the first few.
         const KEPT: u32 = 64;
@@ -231,11 +231,11 @@ impl Pair {
             first @ 0..KEPT => first,
             later => KEPT + later % (omniverb_ring::doorbell::SLOTS - KEPT),
         };
-        Joint { memory, slot, ring_bytes }
+        LinkMemory { memory, slot, ring_bytes }
     }
 
     /// One end of a link.
-    pub fn endpoint(&self, side: usize, joint: &Joint) -> Endpoint {
+    pub fn endpoint(&self, side: usize, joint: &LinkMemory) -> Endpoint {
         Endpoint::new(EndpointParts {
             memory: joint.memory.clone(),
             side,
@@ -248,7 +248,7 @@ impl Pair {
     }
 
     /// Hands one end to one QP.
-    pub fn attach(&self, side: usize, qps: &[Arc<Qp>; 2], joint: &Joint) -> Option<usize> {
+    pub fn attach(&self, side: usize, qps: &[Arc<Qp>; 2], joint: &LinkMemory) -> Option<usize> {
         let (own, other) = (&qps[side], &qps[1 - side]);
         let peer = Peer {
             qpn: other.number,
@@ -307,7 +307,7 @@ impl Drop for Pair {
 }
 
 /// A link that the daemon made.
-pub struct Joint {
+pub struct LinkMemory {
     pub memory: Window,
     /// Its bit in both pages.
     pub slot: u32,

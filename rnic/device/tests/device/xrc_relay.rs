@@ -3,7 +3,7 @@
 use crate::fuzz_input::Script;
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{
-    Joint, Options, PD, Pair, gid, outcomes, poll, post, to_init, to_rtr, to_state,
+    LinkMemory, Options, PD, Pair, gid, outcomes, poll, post, to_init, to_rtr, to_state,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
@@ -27,9 +27,9 @@ struct Bench {
 }
 
 /// The two hidden queue pairs, one in each process.
-struct Way {
+struct HiddenPair {
     qps: [Arc<Qp>; 2],
-    _joint: Joint,
+    _joint: LinkMemory,
 }
 
 impl Bench {
@@ -67,7 +67,7 @@ impl Bench {
     }
 
     /// Both come together.
-    fn open(&self) -> Way {
+    fn open(&self) -> HiddenPair {
         let options = Options::new(Service::XrcRecv).with(|o| o.domain = Some(self.other.clone()));
         let receiver = self.pair.sides[0].qp(&options);
         receiver.receive_for(self.qps[1].number, self.qps[0].number);
@@ -75,7 +75,7 @@ impl Bench {
         to_rtr(&receiver, &options);
         let qps = [receiver, self.stand_in()];
         let joint = self.pair.join(&qps, options.ring_bytes);
-        Way { qps, _joint: joint }
+        HiddenPair { qps, _joint: joint }
     }
 
     /// The same with an end that does what we like.
@@ -98,7 +98,7 @@ impl Bench {
         (by, end)
     }
 
-    fn begin(&self, work: Work) -> Way {
+    fn begin(&self, work: Work) -> HiddenPair {
         post(&self.qps[0], &work.for_srq(self.number));
         self.pair.settle();
         assert_eq!(self.asked(), [(self.qps[1].number, 1)]);
@@ -363,13 +363,13 @@ fn the_other_process_may_end_before_it_has_begun() {
 /// The process with the other part answers what does not fit the question.
 #[test]
 fn a_false_answer_ends_it() {
-    type Lie = fn(&mut Endpoint);
+    type RingCorruption = fn(&mut Endpoint);
     fn say(end: &mut Endpoint, response: Response, bytes: usize) {
         let mut data = vec![7; bytes];
         let said = UserMemory::lend_mut(&mut data, |memory| end.send_response(&response, memory));
         assert_eq!(said, Ok(true));
     }
-    let lies: [(&str, Lie); 6] = [
+    let lies: [(&str, RingCorruption); 6] = [
         ("too much", |end| say(end, Response::ReadData { last: true }, 65)),
         ("too little", |end| say(end, Response::ReadData { last: true }, 63)),
         ("no end", |end| say(end, Response::ReadData { last: false }, 64)),

@@ -17,13 +17,13 @@
 
 mod peer;
 
-use crate::handshake::{Accepted, Ends, Pending, REQUEST_BYTES};
+use crate::handshake::{Accepted, HandshakeAddresses, Pending, REQUEST_BYTES};
 use crate::header::Header;
 use crate::key::{MasterKey, Spi};
-use crate::receiver::{Dropped, NumberLimits, Receiver};
+use crate::receiver::{DropReason, NumberLimits, Receiver};
 use crate::sender::sealed_bytes;
 use omniverb_vgid::TenantKey;
-use peer::{ASKED_AGAIN, Asking, CurrentKey, HEEDED_AGAIN, HeldTrain, Peer};
+use peer::{ASKED_AGAIN, CurrentKey, HEEDED_AGAIN, HeldTrain, Peer, PendingRequest};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
@@ -92,7 +92,7 @@ pub enum TunnelEvent {
 
 /// Datagrams to send from the PSP port to that of another address.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingDatagrams {
     /// From where to where.
     pub addresses: Addresses,
     /// The interface, if the address is link-local; otherwise 0.
@@ -105,7 +105,7 @@ pub struct Outgoing {
 
 /// What became of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sealed {
+pub enum SealOutcome {
     /// It is sealed, in datagrams of this length but for the last.
     Now(usize),
     /// It waits for the other side's answer.
@@ -147,7 +147,7 @@ pub struct Tunnel {
     /// Requests under way, by when something is due.
     asking: BTreeSet<(u64, Addresses)>,
     held_bytes: usize,
-    outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<OutgoingDatagrams>,
     events: VecDeque<TunnelEvent>,
     counters: TunnelCounters,
 }
@@ -172,13 +172,13 @@ fn salt(random: &mut Random) -> [u8; 16] {
 
 impl Addresses {
     /// Who asks whom when we ask.
-    fn as_sender(self) -> Ends {
-        Ends { sender: self.local, receiver: self.remote }
+    fn as_sender(self) -> HandshakeAddresses {
+        HandshakeAddresses { sender: self.local, receiver: self.remote }
     }
 
     /// Who asks whom when the other side asks.
-    fn as_receiver(self) -> Ends {
-        Ends { sender: self.remote, receiver: self.local }
+    fn as_receiver(self) -> HandshakeAddresses {
+        HandshakeAddresses { sender: self.remote, receiver: self.local }
     }
 }
 
@@ -211,7 +211,7 @@ impl Tunnel {
     }
 
     /// What is to be sent next, beside what was asked for.
-    pub fn next_outgoing(&mut self) -> Option<Outgoing> {
+    pub fn next_outgoing(&mut self) -> Option<OutgoingDatagrams> {
         self.outgoing.pop_front()
     }
 
@@ -303,7 +303,7 @@ impl Tunnel {
         let salt = salt(&mut self.random);
         let Some(pending) = Pending::new(key, addresses.as_sender(), salt) else { return };
         let bytes = pending.request().to_vec();
-        let asking = Asking::new(pending, now);
+        let asking = PendingRequest::new(pending, now);
         self.asking.insert((asking.due(), addresses));
         peer.asking = Some(asking);
         self.outgoing.push_back(message(addresses, peer.interface, bytes));
@@ -318,10 +318,10 @@ impl Tunnel {
         (train, segment): (&[u8], usize),
         sealed: &mut Vec<u8>,
         now: u64,
-    ) -> Sealed {
+    ) -> SealOutcome {
         // Without a key of the tenant nothing leaves.
         if addresses.remote.is_multicast() || self.keys.is_empty() {
-            return Sealed::Dropped;
+            return SealOutcome::Dropped;
         }
         let peer = self.peer(addresses, interface, now);
         peer.used_at = now;
@@ -333,21 +333,21 @@ impl Tunnel {
                 if due {
                     self.ask(addresses, now);
                 }
-                return Sealed::Now(segment + OVERHEAD_BYTES);
+                return SealOutcome::Now(segment + OVERHEAD_BYTES);
             }
         }
         peer.key = None;
         if peer.asking.is_none() && now < peer.asked_again_at {
-            return Sealed::Dropped;
+            return SealOutcome::Dropped;
         }
         let has_room = self.held_bytes + train.len() <= HELD_BYTES_MAX;
-        let Some(peer) = self.peers.get_mut(&addresses) else { return Sealed::Dropped };
+        let Some(peer) = self.peers.get_mut(&addresses) else { return SealOutcome::Dropped };
         let is_held = has_room && peer.hold(source_port, train, segment);
         if is_held {
             self.held_bytes += train.len();
         }
         self.ask(addresses, now);
-        if is_held { Sealed::Held } else { Sealed::Dropped }
+        if is_held { SealOutcome::Held } else { SealOutcome::Dropped }
     }
 
     /// Opens a packet that came to the PSP port, where it lies: the UDP source port inside, and
@@ -361,8 +361,8 @@ impl Tunnel {
         packet: &'a mut [u8],
         now: u64,
         may_tell: impl FnOnce() -> bool,
-    ) -> Result<(u16, &'a mut [u8]), Dropped> {
-        let spi = Header::decode(packet).map_err(|_| Dropped::Malformed)?.spi;
+    ) -> Result<(u16, &'a mut [u8]), DropReason> {
+        let spi = Header::decode(packet).map_err(|_| DropReason::Malformed)?.spi;
         let opened = match self.peers.get_mut(&addresses) {
             Some(peer) => {
                 let opened = self.receiver.open_of(peer.owner, packet);
@@ -371,27 +371,27 @@ impl Tunnel {
                 }
                 opened
             }
-            None => Err(Dropped::Unknown),
+            None => Err(DropReason::Unknown),
         };
         match &opened {
             Ok(_) => self.counters.opened += 1,
-            Err(Dropped::Forged) => self.counters.forged += 1,
-            Err(Dropped::Replayed) => self.counters.replayed += 1,
-            Err(Dropped::Unknown) => {
+            Err(DropReason::Forged) => self.counters.forged += 1,
+            Err(DropReason::Replayed) => self.counters.replayed += 1,
+            Err(DropReason::Unknown) => {
                 self.counters.unknown += 1;
                 if may_tell() {
                     let bytes = [&UNKNOWN_SPI[..], &spi.number().to_be_bytes()].concat();
                     self.outgoing.push_back(message(addresses, interface, bytes));
                 }
             }
-            Err(Dropped::Malformed | Dropped::Full) => {}
+            Err(DropReason::Malformed | DropReason::Full) => {}
         }
         let (header, payload) =
-            opened?.split_first_chunk_mut::<UDP_BYTES>().ok_or(Dropped::Malformed)?;
+            opened?.split_first_chunk_mut::<UDP_BYTES>().ok_or(DropReason::Malformed)?;
         let [s0, s1, d0, d1, l0, l1, ..] = *header;
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         if u16::from_be_bytes([d0, d1]) != ROCE_PORT || length != UDP_BYTES + payload.len() {
-            return Err(Dropped::Malformed);
+            return Err(DropReason::Malformed);
         }
         Ok((u16::from_be_bytes([s0, s1]), payload))
     }
@@ -477,7 +477,7 @@ impl Tunnel {
             let mut sealed = Vec::with_capacity(bytes.len() * 2);
             if seal_train(key, source_port, &bytes, segment, &mut sealed) {
                 self.counters.sealed += bytes.len().div_ceil(segment.max(1)) as u64;
-                self.outgoing.push_back(Outgoing {
+                self.outgoing.push_back(OutgoingDatagrams {
                     addresses,
                     interface: peer.interface,
                     bytes: sealed,
@@ -525,9 +525,9 @@ impl Tunnel {
     }
 }
 
-fn message(addresses: Addresses, interface: u32, bytes: Vec<u8>) -> Outgoing {
+fn message(addresses: Addresses, interface: u32, bytes: Vec<u8>) -> OutgoingDatagrams {
     let segment = bytes.len();
-    Outgoing { addresses, interface, bytes, segment }
+    OutgoingDatagrams { addresses, interface, bytes, segment }
 }
 
 /// Seals each packet of a train. False: the key is used up, and `sealed` is as it was.

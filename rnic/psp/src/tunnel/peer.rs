@@ -38,7 +38,7 @@ pub(super) struct CurrentKey {
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct PendingRequest {
     pub(super) pending: Pending,
     pub(super) begun_at: u64,
     tries: usize,
@@ -60,7 +60,7 @@ pub(super) struct Peer {
     /// The interface that it is reached through, if it is link-local; otherwise 0.
     pub(super) interface: u32,
     pub(super) key: Option<CurrentKey>,
-    pub(super) asking: Option<Asking>,
+    pub(super) asking: Option<PendingRequest>,
     /// It did not answer: it is not asked before this time.
     pub(super) asked_again_at: u64,
     /// A word of it that a number is unknown is not heeded before this time.
@@ -73,15 +73,15 @@ pub(super) struct Peer {
     pub(super) used_at: u64,
 }
 
-impl Asking {
-    pub(super) fn new(pending: Pending, now: u64) -> Asking {
-        Asking { pending, begun_at: now, tries: 0 }
+impl PendingRequest {
+    pub(super) fn new(pending: Pending, now: u64) -> PendingRequest {
+        PendingRequest { pending, begun_at: now, tries: 0 }
     }
 
     /// The key of an answer to it.
-    pub(super) fn finish(self, answer: &[u8]) -> Result<Sender, Asking> {
-        let Asking { pending, begun_at, tries } = self;
-        pending.finish(answer).map_err(|pending| Asking { pending, begun_at, tries })
+    pub(super) fn finish(self, answer: &[u8]) -> Result<Sender, PendingRequest> {
+        let PendingRequest { pending, begun_at, tries } = self;
+        pending.finish(answer).map_err(|pending| PendingRequest { pending, begun_at, tries })
     }
 
     /// When something is due for it.

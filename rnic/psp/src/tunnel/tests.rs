@@ -82,10 +82,10 @@ fn the_first_packets_wait_for_the_key_and_arrive() {
     let mut sealed = Vec::new();
     let train = [&[1; 100][..], &[2; 100], &[3; 50]].concat();
     let held = a.seal(from_to(A, B), 7, (&train, 100), &mut sealed, 0);
-    assert_eq!((held, sealed.len()), (Sealed::Held, 0));
+    assert_eq!((held, sealed.len()), (SealOutcome::Held, 0));
     assert_eq!(exchange(&mut a, &mut b, 1), [vec![1; 100], vec![2; 100], vec![3; 50]]);
     let now = a.seal(from_to(A, B), 7, (&train, 100), &mut sealed, 2);
-    assert_eq!((now, sealed.len()), (Sealed::Now(140), 140 + 140 + 90));
+    assert_eq!((now, sealed.len()), (SealOutcome::Now(140), 140 + 140 + 90));
     assert!(!sealed.windows(8).any(|window| window == [2; 8]), "none of it can be read");
     let mut datagram = sealed[140..280].to_vec();
     let (port, packet) = b.open(from_to(B, A), &mut datagram, 3, || true).unwrap();
@@ -93,9 +93,9 @@ fn the_first_packets_wait_for_the_key_and_arrive() {
     // From another address, at another, and once more.
     let c = IpAddr::from([10, 0, 0, 3]);
     for (ends, why) in [
-        (from_to(B, c), Dropped::Unknown),
-        (from_to(c, A), Dropped::Unknown),
-        (from_to(B, A), Dropped::Replayed),
+        (from_to(B, c), DropReason::Unknown),
+        (from_to(c, A), DropReason::Unknown),
+        (from_to(B, A), DropReason::Replayed),
     ] {
         let mut datagram = sealed[140..280].to_vec();
         assert_eq!(b.open(ends, &mut datagram, 3, || false), Err(why));
@@ -107,7 +107,7 @@ fn the_first_packets_wait_for_the_key_and_arrive() {
     }
     assert_eq!(
         a.seal(from_to(A, [239, 1, 1, 1].into()), 7, (&train, 100), &mut sealed, 2),
-        Sealed::Dropped
+        SealOutcome::Dropped
     );
 }
 
@@ -128,12 +128,12 @@ fn an_unanswered_address_is_reported_once_and_retried() {
     assert_eq!((a.held_bytes, a.asking.len()), (0, 0), "nothing is kept for it");
     let mut sealed = Vec::new();
     let dropped = a.seal(from_to(A, B), 1, (&[1; 50], 50), &mut sealed, 3 * SECOND);
-    assert_eq!(dropped, Sealed::Dropped);
+    assert_eq!(dropped, SealOutcome::Dropped);
     assert!(a.next_outgoing().is_none(), "not asked again at once");
     // It comes up later.
     let mut b = tunnel(1, 2, 60 * SECOND, 0);
     let held = a.seal(from_to(A, B), 1, (&[1; 50], 50), &mut sealed, 4 * SECOND);
-    assert_eq!(held, Sealed::Held);
+    assert_eq!(held, SealOutcome::Held);
     a.heard_plain(from_to(A, B).0);
     assert_eq!(a.next_event(), None, "once");
     assert_eq!(exchange(&mut a, &mut b, 4 * SECOND), [vec![1; 50]]);

@@ -1,8 +1,8 @@
 //! The completer (9.7.5.1, 9.9.2): response packets in, completions out.
 
-use super::{Requester, Standing};
+use super::{Requester, RequesterState};
 use crate::unwrapped_psn::Sequence;
-use crate::upper_layer::{Placed, Upper};
+use crate::upper_layer::{PlaceOutcome, UpperLayer};
 use crate::work_request::{Event, Operation, Status};
 use crate::{Config, Time, segmentation};
 use omniverb_wire::{Operation as Code, Packet, Syndrome};
@@ -14,9 +14,9 @@ impl Requester {
         now: Time,
         config: &Config,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
-        if self.standing == Standing::Failed {
+        if self.standing == RequesterState::Failed {
             return;
         }
         let psn = self.unacked.nearest(packet.bth().psn());
@@ -64,8 +64,8 @@ impl Requester {
                 // The answers may have been overtaken, or the responder answers still
                 // (`GoneReads::Refused`); usually it is in the error state and will not, but it is
                 // not gone either.
-                if self.standing == Standing::Going {
-                    self.standing = Standing::Refused(psn, status);
+                if self.standing == RequesterState::Going {
+                    self.standing = RequesterState::Refused(psn, status);
                 }
                 self.retries = self.retries.min(self.retries_anew(config));
                 if self.acknowledged(now, config, psn) {
@@ -116,7 +116,7 @@ impl Requester {
         config: &Config,
         psn: Sequence,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
         let Some(job) = self.job_at(psn).copied() else { return };
         // What brings nothing back is answered like a READ of nothing (A19).
@@ -143,14 +143,14 @@ impl Requester {
         if expected > 0 {
             let offset = index * config.path_mtu as u64;
             match upper.place(job.request.id, offset, packet.payload()) {
-                Placed::Done => {}
-                Placed::Full => {
+                PlaceOutcome::Done => {}
+                PlaceOutcome::Full => {
                     // The peer answers, so it is alive: time does not run against it.
                     self.crowded = true;
                     self.rearm(now, config);
                     return;
                 }
-                Placed::Failed => {
+                PlaceOutcome::Failed => {
                     self.fail(Status::LocalProtection);
                     return;
                 }

@@ -12,20 +12,20 @@ mod retransmit;
 mod transmit;
 mod write_run;
 
-use self::probe_after_timeout::Probing;
-use self::response_timeout::Silence;
+use self::probe_after_timeout::ProbeWindow;
+use self::response_timeout::SilenceTimer;
 use crate::congestion::Congestion;
 use crate::rtt::RoundTrip;
 use crate::segmentation;
 use crate::unwrapped_psn::Sequence;
 use crate::work_request::{Event, Operation, Request, Status, SubmitError};
-use crate::{Config, MESSAGE_MAX, Naming, Time};
-use omniverb_wire::Place;
+use crate::{AddressedPackets, Config, MESSAGE_MAX, Time};
+use omniverb_wire::PacketPosition;
 use std::collections::VecDeque;
 
 /// A request and its PSNs.
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct QueuedRequest {
     request: Request,
     first: Sequence,
     last: Sequence,
@@ -44,7 +44,7 @@ struct Extent {
 
 /// How far the connection is from its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum RequesterState {
     Going,
     /// The peer has refused the packet with this PSN, and answers to earlier ones are missing.
     Refused(Sequence, Status),
@@ -52,19 +52,19 @@ enum Standing {
     Failed,
 }
 
-impl Standing {
+impl RequesterState {
     /// What the peer refused, if that is all that is known of the end.
     fn refused(self) -> Option<(Sequence, Status)> {
         match self {
-            Standing::Refused(psn, status) => Some((psn, status)),
-            Standing::Going | Standing::Failed => None,
+            RequesterState::Refused(psn, status) => Some((psn, status)),
+            RequesterState::Going | RequesterState::Failed => None,
         }
     }
 }
 
 /// The sending half of a connection.
 pub(crate) struct Requester {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<QueuedRequest>,
     /// Where in it the job of the next packet probably is.
     at: usize,
     unacked: Sequence,
@@ -75,7 +75,7 @@ pub(crate) struct Requester {
     /// Pieces of a message are still to be submitted.
     open: Option<OpenMessage>,
     events: VecDeque<Event>,
-    standing: Standing,
+    standing: RequesterState,
 
     round_trip: RoundTrip,
     pub(crate) congestion: Congestion,
@@ -96,7 +96,7 @@ pub(crate) struct Requester {
 
     early: Option<Time>,
     backoff: u32,
-    silence: Silence,
+    silence: SilenceTimer,
     deadline: Option<Time>,
     /// The peer said that its answers take until then; since when nothing else came.
     patient_until: Time,
@@ -111,7 +111,7 @@ pub(crate) struct Requester {
     /// Already gone back to this PSN; further signs of the same loss say nothing new.
     recovering: Option<Sequence>,
     /// The peer was silent, and it is to be found out what it has.
-    probing: Option<Probing>,
+    probing: Option<ProbeWindow>,
     pub(crate) resent: u64,
     pub(crate) not_ready_heard: u64,
     pub(crate) gaps_heard: u64,
@@ -138,7 +138,7 @@ impl Requester {
             extents: VecDeque::new(),
             open: None,
             events: VecDeque::new(),
-            standing: Standing::Going,
+            standing: RequesterState::Going,
             round_trip: RoundTrip::default(),
             congestion: Congestion::new(config),
             samples: VecDeque::new(),
@@ -150,7 +150,7 @@ impl Requester {
             paced: false,
             early: None,
             backoff: 0,
-            silence: Silence::default(),
+            silence: SilenceTimer::default(),
             deadline: None,
             patient_until: 0,
             patient_since: None,
@@ -170,7 +170,7 @@ impl Requester {
 
     /// Queues a request.
     pub(crate) fn submit(&mut self, config: &Config, request: Request) -> Result<(), SubmitError> {
-        if self.standing == Standing::Failed {
+        if self.standing == RequesterState::Failed {
             return Err(SubmitError::Failed);
         }
         if self.jobs.len() >= config.requests_max {
@@ -182,8 +182,8 @@ impl Requester {
             return Err(SubmitError::Sequence);
         }
         let naming = match config.naming {
-            Naming::First => None,
-            Naming::Every => offset(&request, self.open),
+            AddressedPackets::First => None,
+            AddressedPackets::Every => offset(&request, self.open),
         };
         self.open = check(&request, self.open, config.path_mtu)?;
         let count = match request.operation {
@@ -194,14 +194,16 @@ impl Requester {
             _ => segmentation::packets(request.length, config.path_mtu),
         };
         let (first, last) = (self.tail, self.tail + count - 1);
-        self.jobs.push_back(Job { request, first, last, naming });
+        self.jobs.push_back(QueuedRequest { request, first, last, naming });
         self.tail += count;
         Ok(())
     }
 
     /// The job of the next packet: mostly that of the one before, or the one behind it.
-    fn next_job(&mut self) -> Option<&Job> {
-        let has = |job: Option<&Job>, psn| job.is_some_and(|j| (j.first..=j.last).contains(&psn));
+    fn next_job(&mut self) -> Option<&QueuedRequest> {
+        let has = |job: Option<&QueuedRequest>, psn| {
+            job.is_some_and(|j| (j.first..=j.last).contains(&psn))
+        };
         if !has(self.jobs.get(self.at), self.next) {
             self.at = match has(self.jobs.get(self.at + 1), self.next) {
                 true => self.at + 1,
@@ -212,7 +214,7 @@ impl Requester {
     }
 
     /// The job that a PSN belongs to; all jobs are contiguous.
-    fn job_at(&self, psn: Sequence) -> Option<&Job> {
+    fn job_at(&self, psn: Sequence) -> Option<&QueuedRequest> {
         self.jobs.get(self.jobs.partition_point(|job| job.last < psn)).filter(|j| j.first <= psn)
     }
 
@@ -241,7 +243,7 @@ impl Requester {
 
     /// Ends all requests; the oldest with `status`, the others flushed (10.10.3.2).
     pub(crate) fn fail(&mut self, status: Status) {
-        if std::mem::replace(&mut self.standing, Standing::Failed) == Standing::Failed {
+        if std::mem::replace(&mut self.standing, RequesterState::Failed) == RequesterState::Failed {
             return;
         }
         let mut status_of_next = status;
@@ -290,7 +292,7 @@ pub(crate) fn check(
             Err(SubmitError::Sequence)
         }
         (Operation::Send { .. }, None) if place.begins() => {
-            Ok((place == Place::First).then_some(OpenMessage::Send))
+            Ok((place == PacketPosition::First).then_some(OpenMessage::Send))
         }
         (Operation::Send { .. }, Some(OpenMessage::Send)) if !place.begins() => {
             Ok((!place.ends()).then_some(OpenMessage::Send))
@@ -307,14 +309,14 @@ pub(crate) fn check(
                 _ => Err(SubmitError::Length),
             }
         }
-        (Operation::Read { .. }, None) if place == Place::Only => Ok(None),
+        (Operation::Read { .. }, None) if place == PacketPosition::Only => Ok(None),
         (
             Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. },
             None,
-        ) if place == Place::Only && length == 8 => Ok(None),
-        (Operation::Flush { .. }, None) if place == Place::Only && length == 0 => Ok(None),
+        ) if place == PacketPosition::Only && length == 8 => Ok(None),
+        (Operation::Flush { .. }, None) if place == PacketPosition::Only && length == 0 => Ok(None),
         _ => Err(SubmitError::Sequence),
     }
 }

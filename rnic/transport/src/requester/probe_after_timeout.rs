@@ -17,17 +17,17 @@ const GROWTH: u64 = 4;
 
 /// How much may be sent again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probing {
+pub(super) struct ProbeWindow {
     /// Packets that may be under way.
     packets: u64,
     /// What was sent before the silence ends here.
     until: Sequence,
 }
 
-impl Probing {
+impl ProbeWindow {
     /// Everything before `until` was sent.
-    pub(super) fn new(until: Sequence) -> Probing {
-        Probing { packets: 1, until }
+    pub(super) fn new(until: Sequence) -> ProbeWindow {
+        ProbeWindow { packets: 1, until }
     }
 
     /// Packets that may be under way.
@@ -48,10 +48,10 @@ impl Probing {
         (unacked, next): (Sequence, Sequence),
         packets: u64,
         window: u64,
-    ) -> Option<Probing> {
+    ) -> Option<ProbeWindow> {
         let more = (GROWTH - 1) * packets;
         let packets = if unacked > next { 1 } else { self.packets + more };
-        (unacked < self.until && packets < window).then_some(Probing { packets, ..self })
+        (unacked < self.until && packets < window).then_some(ProbeWindow { packets, ..self })
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn more_goes_again_only_if_that_is_what_was_missing() {
         let at = |offset| Sequence::first(Psn::new(7)) + offset;
-        let probing = Probing::new(at(100));
+        let probing = ProbeWindow::new(at(100));
         assert_eq!(probing.packets(), 1);
         let lost = probing.heard((at(1), at(1)), 1, 64).unwrap();
         assert_eq!(lost.packets(), GROWTH);

@@ -15,26 +15,26 @@ enum RetransmitState {
 
 /// The silence that lasts, and those before it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Silence {
+pub(super) struct SilenceTimer {
     /// Since then an answer is expected and none has come.
     since: Option<Time>,
     again: RetransmitState,
     lately: Time,
 }
 
-impl Silence {
+impl SilenceTimer {
     /// An answer is expected from now on, if it is not already.
     pub(super) fn begin(&mut self, now: Time) {
         self.since.get_or_insert(now);
     }
 
     /// What the peer may have is to be sent again.
-    pub(super) fn asks_again(&mut self) {
+    pub(super) fn expect_retransmission(&mut self) {
         self.again = RetransmitState::WillLeave;
     }
 
     /// A packet leaves that was sent before.
-    pub(super) fn leaves_again(&mut self, now: Time) {
+    pub(super) fn note_retransmission(&mut self, now: Time) {
         if self.again == RetransmitState::WillLeave {
             self.again = RetransmitState::LeftAt(now);
         }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_long_silence_is_remembered_for_a_while() {
-        let mut silence = Silence::default();
+        let mut silence = SilenceTimer::default();
         silence.begin(100);
         silence.begin(150);
         assert!(silence.end(180, || USUAL));
@@ -85,12 +85,12 @@ mod tests {
     #[test]
     fn what_is_answered_is_known_by_its_time() {
         let answered = |left: Option<Time>, at| {
-            let mut silence = Silence::default();
+            let mut silence = SilenceTimer::default();
             silence.begin(0);
-            silence.asks_again();
+            silence.expect_retransmission();
             left.into_iter()
                 .chain(left.map(|left| left + 5))
-                .for_each(|at| silence.leaves_again(at));
+                .for_each(|at| silence.note_retransmission(at));
             (silence.end(at, || USUAL), silence.lately())
         };
         assert_eq!(answered(None, 100), (false, 0), "nothing had left again");

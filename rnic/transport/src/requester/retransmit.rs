@@ -1,7 +1,7 @@
 //! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
-use super::probe_after_timeout::Probing;
-use super::{Requester, Standing};
+use super::probe_after_timeout::ProbeWindow;
+use super::{Requester, RequesterState};
 use crate::work_request::Status;
 use crate::{Config, Time};
 use omniverb_wire::rnr_nanoseconds;
@@ -63,7 +63,7 @@ impl Requester {
             self.not_ready = None;
             return;
         }
-        if self.standing == Standing::Failed || self.unacked == self.sent {
+        if self.standing == RequesterState::Failed || self.unacked == self.sent {
             return;
         }
         let most = *self.patient_since.get_or_insert(now) + PATIENCE_MAX;
@@ -98,7 +98,7 @@ impl Requester {
 
     /// Sends everything that is not acknowledged again.
     fn go_back(&mut self) {
-        self.silence.asks_again();
+        self.silence.expect_retransmission();
         self.next = self.unacked;
         self.asked = self.unacked;
         self.samples.clear();
@@ -230,7 +230,7 @@ impl Requester {
         }
         self.backoff += 1;
         self.recovering = None;
-        self.probing = Some(Probing::new(self.sent));
+        self.probing = Some(ProbeWindow::new(self.sent));
         self.congestion.on_timeout(now, self.round_trip.smoothed());
         self.retried += 1;
         self.go_back();

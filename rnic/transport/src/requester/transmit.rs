@@ -1,9 +1,9 @@
 //! Making request packets.
 
-use super::{Extent, Job, Requester, Standing};
+use super::{Extent, QueuedRequest, Requester, RequesterState};
 use crate::segmentation;
 use crate::unwrapped_psn::Sequence;
-use crate::upper_layer::{Gathered, Upper};
+use crate::upper_layer::{GatherOutcome, UpperLayer};
 use crate::work_request::{Operation, Status};
 use crate::{Config, Time};
 use omniverb_wire::{AtomicEth, Bth, Builder, Feth, Opcode, Operation as Code, Reth, XrcEth};
@@ -40,10 +40,10 @@ impl Requester {
         now: Time,
         config: &Config,
         datagram: &mut [u8],
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> Option<usize> {
         self.paced = false;
-        if self.standing == Standing::Failed
+        if self.standing == RequesterState::Failed
             || self.not_ready.is_some()
             || self.starved
             || self.next == self.tail
@@ -117,7 +117,7 @@ impl Requester {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
-            self.silence.leaves_again(now);
+            self.silence.note_retransmission(now);
         } else if self.asked == last + 1 && self.samples.len() < SAMPLES_MAX {
             // The first answer to a READ carries its first PSN. Only what is sent for the first
             // time gives a sample: otherwise nobody knows which of the two was answered.
@@ -141,10 +141,10 @@ impl Requester {
         &mut self,
         now: Time,
         config: &Config,
-        job: &Job,
+        job: &QueuedRequest,
         room: u64,
         datagram: &mut [u8],
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> Option<usize> {
         let index = self.next - job.first;
         let count = job.last - job.first + 1;
@@ -171,12 +171,12 @@ impl Requester {
         let payload = builder.payload();
         if !payload.is_empty() {
             match upper.gather(request.id, index * mtu as u64, payload) {
-                Gathered::Filled => {}
-                Gathered::Later => {
+                GatherOutcome::Filled => {}
+                GatherOutcome::Later => {
                     self.starved = true;
                     return None;
                 }
-                Gathered::Failed => {
+                GatherOutcome::Failed => {
                     self.fail_locally(job.first);
                     return None;
                 }
@@ -205,7 +205,7 @@ impl Requester {
     fn ask(
         &mut self,
         config: &Config,
-        job: &Job,
+        job: &QueuedRequest,
         last: Sequence,
         datagram: &mut [u8],
     ) -> Option<usize> {

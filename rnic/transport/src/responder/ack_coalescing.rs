@@ -2,12 +2,12 @@
 
 /// Packets that wait for one acknowledgement of all of them (9.7.5.1.2).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Acknowledging {
+pub(super) struct AckCoalescer {
     packets: u32,
     due: bool,
 }
 
-impl Acknowledging {
+impl AckCoalescer {
     /// So many more are done. `every`: the requester is to hear of so many at the latest.
     pub(super) fn add(&mut self, packets: u32, every: u32) {
         self.packets += packets;
@@ -15,7 +15,7 @@ impl Acknowledging {
     }
 
     /// The requester wants to hear of them, or hear once more of what it was told.
-    pub(super) fn is_asked_for(&mut self) {
+    pub(super) fn make_due(&mut self) {
         self.due = true;
     }
 
@@ -31,7 +31,7 @@ impl Acknowledging {
 
     /// An acknowledgement has left.
     pub(super) fn said(&mut self) {
-        *self = Acknowledging::default();
+        *self = AckCoalescer::default();
     }
 
     /// Something has left that acknowledges them as well. One that is due leaves all the same.

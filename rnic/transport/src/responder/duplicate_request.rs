@@ -1,10 +1,13 @@
 //! A request packet that was taken before (9.9.3: duplicate requests): nothing is executed again,
 //! but what the requester may have missed is said again. Errors found here are never answered.
 
-use super::{Memory, Pended, Pending, Reading, Remembered, Replay, Responder, State};
+use super::{
+    Pending, PendingKind, ReadInProgress, RememberedKind, RememberedRequest, RepeatedResponse,
+    Responder, State,
+};
 use crate::unwrapped_psn::Sequence;
 use crate::upper_layer::{Delivery, ReadRequest};
-use crate::{Config, Upper, segmentation};
+use crate::{Config, UpperLayer, segmentation};
 use omniverb_wire::{Operation as Code, Packet};
 
 impl Responder {
@@ -13,7 +16,7 @@ impl Responder {
         config: &Config,
         psn: Sequence,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
         let operation = packet.opcode().operation;
         if psn >= self.answered {
@@ -21,21 +24,20 @@ impl Responder {
             return;
         }
         match operation {
-            Code::Send { .. } | Code::Write { .. } => self.acknowledging.is_asked_for(),
+            Code::Send { .. } | Code::Write { .. } => self.acknowledging.make_due(),
             Code::ReadRequest => self.read_again(config, psn, packet, upper),
             Code::CompareSwap | Code::FetchAdd | Code::AtomicWrite | Code::Flush => {
                 let executed = self.memories.iter().find_map(|memory| match memory.kind {
-                    Remembered::Once { executed } if memory.first == psn => executed,
+                    RememberedKind::Once { executed } if memory.first == psn => executed,
                     _ => None,
                 });
-                let queued = self
-                    .replays
-                    .iter()
-                    .any(|replay| matches!(replay, Replay::Once { psn: p, .. } if *p == psn));
+                let queued = self.replays.iter().any(
+                    |replay| matches!(replay, RepeatedResponse::Once { psn: p, .. } if *p == psn),
+                );
                 if let Some(executed) = executed
                     && !queued
                 {
-                    self.replays.push_back(Replay::Once { psn, executed });
+                    self.replays.push_back(RepeatedResponse::Once { psn, executed });
                 }
             }
             _ => {}
@@ -48,19 +50,19 @@ impl Responder {
         config: &Config,
         psn: Sequence,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
         let found = self.pending.partition_point(|pending| pending.last < psn);
         let Some(pending) = self.pending.get_mut(found) else { return };
         self.asked_again |= pending.state == State::Waiting;
         match &mut pending.kind {
-            Pended::Part => {
+            PendingKind::Part => {
                 if let State::NotReady { nak_sent } = &mut pending.state {
                     *nak_sent = false;
                 }
                 pending.ask |= packet.bth().is_ack_requested();
             }
-            Pended::Read(reading) => {
+            PendingKind::Read(reading) => {
                 let begun = *reading;
                 if psn < begun.next && packet.opcode().operation == Code::ReadRequest {
                     let memory = self.memories.iter().find(|m| m.first == pending.first).copied();
@@ -70,7 +72,7 @@ impl Responder {
                         upper.release(begun.ticket);
                         self.starved = false;
                         // The rest of the original extent stays to be answered as well.
-                        if let Some(Pending { kind: Pended::Read(reading), .. }) =
+                        if let Some(Pending { kind: PendingKind::Read(reading), .. }) =
                             self.pending.get_mut(found)
                         {
                             *reading = again;
@@ -78,7 +80,7 @@ impl Responder {
                     }
                 }
             }
-            Pended::Once(_) => {}
+            PendingKind::Once(_) => {}
         }
     }
 
@@ -87,12 +89,12 @@ impl Responder {
     fn again(
         &mut self,
         config: &Config,
-        memory: &Memory,
+        memory: &RememberedRequest,
         psn: Sequence,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
-    ) -> Option<Reading> {
-        let Remembered::Read { address, key, length } = memory.kind else { return None };
+        upper: &mut impl UpperLayer,
+    ) -> Option<ReadInProgress> {
+        let RememberedKind::Read { address, key, length } = memory.kind else { return None };
         let reth = packet.reth()?;
         let skipped = (psn - memory.first) * config.path_mtu as u64;
         let left = length.checked_sub(skipped)?;
@@ -108,9 +110,14 @@ impl Responder {
         let request = ReadRequest { address, key, srq, length: left, is_repeated: true };
         let last = psn + segmentation::packets(left, config.path_mtu) - 1;
         match upper.read(ticket, &request) {
-            Delivery::Done | Delivery::Later => {
-                Some(Reading { ticket, base: psn, next: psn, last, begin: psn, length: left })
-            }
+            Delivery::Done | Delivery::Later => Some(ReadInProgress {
+                ticket,
+                base: psn,
+                next: psn,
+                last,
+                begin: psn,
+                length: left,
+            }),
             _ => None,
         }
     }
@@ -121,13 +128,15 @@ impl Responder {
         config: &Config,
         psn: Sequence,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
         let covers = |first: Sequence, last: Sequence| (first..=last).contains(&psn);
-        let queued = self.replays.iter().position(
-            |replay| matches!(replay, Replay::Read(reading) if covers(reading.base, reading.last)),
-        );
-        if let Some(Replay::Read(reading)) = queued.and_then(|index| self.replays.get(index))
+        let queued = self.replays.iter().position(|replay| match replay {
+            RepeatedResponse::Read(reading) => covers(reading.base, reading.last),
+            _ => false,
+        });
+        if let Some(RepeatedResponse::Read(reading)) =
+            queued.and_then(|index| self.replays.get(index))
             && reading.next <= psn
         {
             // Its answer is on the way, from the layer above perhaps.
@@ -137,8 +146,10 @@ impl Responder {
         let Some(memory) = self.memories.iter().find(|m| covers(m.first, m.last)).copied() else {
             return;
         };
-        let is_gone =
-            |replay: &Replay| matches!(replay, Replay::Gone { last, .. } if *last == memory.last);
+        let is_gone = |replay: &RepeatedResponse| match replay {
+            RepeatedResponse::Gone { last, .. } => *last == memory.last,
+            _ => false,
+        };
         if self.replays.iter().any(is_gone) {
             // It is about to be told.
             return;
@@ -149,15 +160,15 @@ impl Responder {
         let older = self
             .replays
             .iter()
-            .position(|replay| matches!(replay, Replay::Read(r) if r.last == again.last));
+            .position(|replay| matches!(replay, RepeatedResponse::Read(r) if r.last == again.last));
         match older.and_then(|index| self.replays.get_mut(index)) {
             Some(replay) => {
-                if let Replay::Read(reading) = replay {
+                if let RepeatedResponse::Read(reading) = replay {
                     upper.release(reading.ticket);
                 }
-                *replay = Replay::Read(again);
+                *replay = RepeatedResponse::Read(again);
             }
-            None => self.replays.push_back(Replay::Read(again)),
+            None => self.replays.push_back(RepeatedResponse::Read(again)),
         }
     }
 }

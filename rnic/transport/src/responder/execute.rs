@@ -1,20 +1,26 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
-use super::nak_state::{Dropped, Nak, Negative};
+use super::nak_state::{DroppedFor, Nak, NakKind};
 use super::{
-    Ends, Executed, Memory, Message, Pended, Pending, Reading, Remembered, Responder, State,
+    EndOfMessage, Message, OnceResult, Pending, PendingKind, ReadInProgress, RememberedKind,
+    RememberedRequest, Responder, State,
 };
 use crate::upper_layer::{
     AtomicOperation, AtomicRequest, Delivery, FlushRequest, Kind, Part, ReadRequest,
 };
-use crate::{Config, MESSAGE_MAX, Upper, segmentation};
+use crate::{Config, MESSAGE_MAX, UpperLayer, segmentation};
 use omniverb_terms::{Refusal, Rkey};
-use omniverb_wire::{Operation as Code, Packet, Place};
+use omniverb_wire::{Operation as Code, Packet, PacketPosition};
 
 const INVALID: Delivery = Delivery::Refused(Refusal::InvalidRequest);
 
 impl Responder {
-    pub(super) fn execute(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+    pub(super) fn execute(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        upper: &mut impl UpperLayer,
+    ) {
         if self.pending.len() >= config.unanswered_max {
             (self.dropped, self.nak) = (self.dropped.and_for_unanswered(), Nak::Withheld);
             return;
@@ -42,26 +48,26 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         count: u64,
-        ends: Ends,
+        ends: EndOfMessage,
         state: State,
-        kind: Pended,
+        kind: PendingKind,
     ) {
         let first = self.expected;
         let ticket = crate::Ticket(self.tickets);
         let ask = packet.bth().is_ack_requested();
-        let (last, ends) = (first + count - 1, ends == Ends::Message);
+        let (last, ends) = (first + count - 1, ends == EndOfMessage::Message);
         self.pending.push_back(Pending { first, last, ticket, ask, ends, state, kind });
         self.expected += count;
-        self.dropped = Dropped::No;
+        self.dropped = DroppedFor::No;
     }
 
     /// Does what the layer above said of a part. True: it was taken.
-    fn delivered(&mut self, packet: &Packet<'_>, ends: Ends, delivery: Delivery) -> bool {
+    fn delivered(&mut self, packet: &Packet<'_>, ends: EndOfMessage, delivery: Delivery) -> bool {
         let state = match delivery {
             Delivery::Done => State::Done,
             Delivery::Later => State::Waiting,
             Delivery::NotReady => {
-                self.nak = Nak::Due(Negative::NotReady);
+                self.nak = Nak::Due(NakKind::NotReady);
                 return false;
             }
             Delivery::Full => {
@@ -73,11 +79,17 @@ impl Responder {
                 State::Refused(refusal)
             }
         };
-        self.take(packet, 1, ends, state, Pended::Part);
+        self.take(packet, 1, ends, state, PendingKind::Part);
         true
     }
 
-    fn send(&mut self, config: &Config, packet: &Packet<'_>, place: Place, upper: &mut impl Upper) {
+    fn send(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        place: PacketPosition,
+        upper: &mut impl UpperLayer,
+    ) {
         let offset = match self.message {
             Message::None if place.begins() => 0,
             Message::Send { offset } if !place.begins() => offset,
@@ -94,7 +106,7 @@ impl Responder {
         }
         let part = part(packet, Kind::Send, place, offset);
         let ticket = self.new_ticket();
-        if self.delivered(packet, Ends::with(place), upper.deliver(ticket, &part)) {
+        if self.delivered(packet, EndOfMessage::with(place), upper.deliver(ticket, &part)) {
             self.message =
                 if place.ends() { Message::None } else { Message::Send { offset: after } };
         }
@@ -104,8 +116,8 @@ impl Responder {
         &mut self,
         config: &Config,
         packet: &Packet<'_>,
-        place: Place,
-        upper: &mut impl Upper,
+        place: PacketPosition,
+        upper: &mut impl UpperLayer,
     ) {
         let Some((address, key, total, offset)) = self.writes(packet) else {
             self.refuse(packet);
@@ -119,10 +131,10 @@ impl Responder {
             return;
         }
         self.named |= offset > 0 && packet.reth().is_some();
-        let place = Place::new(offset == 0, place.ends());
+        let place = PacketPosition::new(offset == 0, place.ends());
         let part = part(packet, Kind::Write { address, key, total }, place, offset);
         let ticket = self.new_ticket();
-        if self.delivered(packet, Ends::with(place), upper.deliver(ticket, &part)) {
+        if self.delivered(packet, EndOfMessage::with(place), upper.deliver(ticket, &part)) {
             self.message = if place.ends() {
                 Message::None
             } else {
@@ -155,11 +167,12 @@ impl Responder {
 
     /// READs and atomics under way; more than agreed on are refused (9.7.4.1.5).
     fn too_many(&self, config: &Config) -> bool {
-        let under_way = self.pending.iter().filter(|p| !matches!(p.kind, Pended::Part)).count();
+        let under_way =
+            self.pending.iter().filter(|p| !matches!(p.kind, PendingKind::Part)).count();
         under_way >= config.max_dest_rd_atomic
     }
 
-    fn read(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+    fn read(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl UpperLayer) {
         let Some(reth) = packet.reth() else { return };
         let length = u64::from(reth.length());
         if self.message != Message::None || self.too_many(config) || length > MESSAGE_MAX {
@@ -180,18 +193,24 @@ impl Responder {
         match upper.read(ticket, &request) {
             Delivery::Done | Delivery::Later => {
                 let reading =
-                    Reading { ticket, base: first, next: first, last, begin: first, length };
-                self.take(packet, count, Ends::Message, State::Waiting, Pended::Read(reading));
-                let kind = Remembered::Read { address, key, length };
-                self.remember(config, Memory { first, last, kind });
+                    ReadInProgress { ticket, base: first, next: first, last, begin: first, length };
+                self.take(
+                    packet,
+                    count,
+                    EndOfMessage::Message,
+                    State::Waiting,
+                    PendingKind::Read(reading),
+                );
+                let kind = RememberedKind::Read { address, key, length };
+                self.remember(config, RememberedRequest { first, last, kind });
             }
             other => {
-                self.delivered(packet, Ends::Nothing, other);
+                self.delivered(packet, EndOfMessage::Nothing, other);
             }
         }
     }
 
-    fn atomic(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+    fn atomic(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl UpperLayer) {
         let Some(operands) = packet.atomic() else { return };
         let misaligned = !operands.address().is_multiple_of(8); // 9.4.5.1
         if self.message != Message::None || self.too_many(config) || misaligned {
@@ -209,10 +228,10 @@ impl Responder {
         let request = AtomicRequest { address, key, srq, operation };
         let ticket = self.new_ticket();
         let result = upper.atomic(ticket, &request);
-        self.executed(config, packet, result, Executed::Found(0));
+        self.executed(config, packet, result, OnceResult::Found(0));
     }
 
-    fn atomic_write(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+    fn atomic_write(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl UpperLayer) {
         let Some(reth) = packet.reth() else { return };
         let misaligned = !reth.address().is_multiple_of(8);
         let value = packet.payload().try_into().ok().filter(|_| reth.length() == 8 && !misaligned);
@@ -226,10 +245,10 @@ impl Responder {
         let request = AtomicRequest { address: reth.address(), key: reth.key(), srq: 0, operation };
         let ticket = self.new_ticket();
         let result = upper.atomic(ticket, &request);
-        self.executed(config, packet, result, Executed::Silently);
+        self.executed(config, packet, result, OnceResult::Silently);
     }
 
-    fn flush(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+    fn flush(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl UpperLayer) {
         let (Some(reth), Some(feth)) = (packet.reth(), packet.flush()) else { return };
         let (Some(placement), Some(selectivity)) = (feth.placement(), feth.selectivity()) else {
             self.refuse(packet);
@@ -243,7 +262,7 @@ impl Responder {
         let request = FlushRequest { address, key, length, placement, selectivity };
         let ticket = self.new_ticket();
         let result = upper.flush(ticket, &request);
-        self.executed(config, packet, result, Executed::Silently);
+        self.executed(config, packet, result, OnceResult::Silently);
     }
 
     /// Something that is executed once was handed over under the latest ticket. `kind`: what is
@@ -253,7 +272,7 @@ impl Responder {
         config: &Config,
         packet: &Packet<'_>,
         result: Result<u64, Delivery>,
-        kind: Executed,
+        kind: OnceResult,
     ) {
         let first = self.expected;
         let (state, executed) = match result {
@@ -262,32 +281,43 @@ impl Responder {
             // "Done" without a value is no answer.
             Err(Delivery::Done) => (State::Refused(Refusal::RemoteOperation), None),
             Err(other) => {
-                self.delivered(packet, Ends::Nothing, other);
+                self.delivered(packet, EndOfMessage::Nothing, other);
                 return;
             }
         };
-        self.take(packet, 1, Ends::Message, state, Pended::Once(executed.unwrap_or(kind)));
-        let kind = Remembered::Once { executed };
-        self.remember(config, Memory { first, last: first, kind });
+        self.take(
+            packet,
+            1,
+            EndOfMessage::Message,
+            state,
+            PendingKind::Once(executed.unwrap_or(kind)),
+        );
+        let kind = RememberedKind::Once { executed };
+        self.remember(config, RememberedRequest { first, last: first, kind });
     }
 
     fn refuse(&mut self, packet: &Packet<'_>) {
         self.new_ticket();
-        self.delivered(packet, Ends::Nothing, INVALID);
+        self.delivered(packet, EndOfMessage::Nothing, INVALID);
     }
 }
 
 /// FIRST and MIDDLE are full, LAST has at least a byte (9.7.4.1.6).
-pub(crate) fn length_fits(place: Place, length: usize, path_mtu: usize) -> bool {
+pub(crate) fn length_fits(place: PacketPosition, length: usize, path_mtu: usize) -> bool {
     match place {
-        Place::First | Place::Middle => length == path_mtu,
-        Place::Last => (1..=path_mtu).contains(&length),
-        Place::Only => length <= path_mtu,
+        PacketPosition::First | PacketPosition::Middle => length == path_mtu,
+        PacketPosition::Last => (1..=path_mtu).contains(&length),
+        PacketPosition::Only => length <= path_mtu,
     }
 }
 
 /// The packet as the layer above sees it.
-pub(crate) fn part<'a>(packet: &Packet<'a>, kind: Kind, place: Place, offset: u64) -> Part<'a> {
+pub(crate) fn part<'a>(
+    packet: &Packet<'a>,
+    kind: Kind,
+    place: PacketPosition,
+    offset: u64,
+) -> Part<'a> {
     Part {
         kind,
         srq: packet.srq().unwrap_or(0),

@@ -12,16 +12,16 @@ mod nak_state;
 mod response;
 mod write_run;
 
-use ack_coalescing::Acknowledging;
-use nak_state::{Dropped, Nak, Negative, Receive, Standing};
+use ack_coalescing::AckCoalescer;
+use nak_state::{DroppedFor, Nak, NakKind, Receive, ResponderState};
 
 pub(crate) use execute::{length_fits, part};
 
 use crate::unwrapped_psn::Sequence;
-use crate::upper_layer::{Answer, Ticket, Upper};
+use crate::upper_layer::{LateAnswer, Ticket, UpperLayer};
 use crate::{Config, GoneReads};
 use omniverb_terms::{Refusal, Rkey};
-use omniverb_wire::{Packet, Place};
+use omniverb_wire::{Packet, PacketPosition};
 use std::collections::VecDeque;
 
 /// Where in a message the requester is.
@@ -43,19 +43,19 @@ struct Pending {
     /// A message ends with it.
     ends: bool,
     state: State,
-    kind: Pended,
+    kind: PendingKind,
 }
 
 /// What ends with a packet that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
+enum EndOfMessage {
     Message,
     Nothing,
 }
 
-impl Ends {
-    fn with(place: Place) -> Ends {
-        if place.ends() { Ends::Message } else { Ends::Nothing }
+impl EndOfMessage {
+    fn with(place: PacketPosition) -> EndOfMessage {
+        if place.ends() { EndOfMessage::Message } else { EndOfMessage::Nothing }
     }
 }
 
@@ -72,35 +72,35 @@ enum State {
 }
 
 #[derive(Debug)]
-enum Pended {
+enum PendingKind {
     Part,
-    Read(Reading),
+    Read(ReadInProgress),
     /// Executed once; the answer, or what is known of it before it is executed.
-    Once(Executed),
+    Once(OnceResult),
 }
 
 /// What is said of something that is executed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Executed {
+enum OnceResult {
     /// An atomic found this.
     Found(u64),
     /// It is done: an ATOMIC WRITE, a FLUSH (A19).
     Silently,
 }
 
-impl Executed {
+impl OnceResult {
     /// With the value that was found, if one is said.
-    fn with(self, value: u64) -> Executed {
+    fn with(self, value: u64) -> OnceResult {
         match self {
-            Executed::Found(_) => Executed::Found(value),
-            Executed::Silently => Executed::Silently,
+            OnceResult::Found(_) => OnceResult::Found(value),
+            OnceResult::Silently => OnceResult::Silently,
         }
     }
 }
 
 /// A READ being answered.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct ReadInProgress {
     ticket: Ticket,
     /// PSN that offset 0 of the ticket has.
     base: Sequence,
@@ -114,11 +114,11 @@ struct Reading {
 
 /// Something answered again.
 #[derive(Debug)]
-enum Replay {
-    Read(Reading),
+enum RepeatedResponse {
+    Read(ReadInProgress),
     Once {
         psn: Sequence,
-        executed: Executed,
+        executed: OnceResult,
     },
     /// A READ whose memory is gone, from this PSN on, and its last PSN.
     Gone {
@@ -129,14 +129,14 @@ enum Replay {
 
 /// What is remembered of READs, atomics and FLUSHes, to answer them again (9.4.4, 9.4.5.1).
 #[derive(Clone, Copy, Debug)]
-struct Memory {
+struct RememberedRequest {
     first: Sequence,
     last: Sequence,
-    kind: Remembered,
+    kind: RememberedKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Remembered {
+enum RememberedKind {
     Read {
         address: u64,
         key: Rkey,
@@ -144,7 +144,7 @@ enum Remembered {
     },
     /// `None`: not executed yet.
     Once {
-        executed: Option<Executed>,
+        executed: Option<OnceResult>,
     },
 }
 
@@ -161,15 +161,15 @@ pub(crate) struct Responder {
     named: bool,
     tickets: u64,
     pending: VecDeque<Pending>,
-    replays: VecDeque<Replay>,
-    memories: VecDeque<Memory>,
+    replays: VecDeque<RepeatedResponse>,
+    memories: VecDeque<RememberedRequest>,
     nak: Nak,
     receive: Receive,
-    dropped: Dropped,
+    dropped: DroppedFor,
     /// The bytes of the READ to answer next are not there; wait for news.
     starved: bool,
-    acknowledging: Acknowledging,
-    standing: Standing,
+    acknowledging: AckCoalescer,
+    standing: ResponderState,
     /// The refusal that the requester was told, until the layer above knows of that.
     refused: Option<Refusal>,
     /// The requester asks again for what the layer above has not answered.
@@ -194,10 +194,10 @@ impl Responder {
             memories: VecDeque::new(),
             nak: Nak::None,
             receive: Receive::NotMissed,
-            dropped: Dropped::No,
+            dropped: DroppedFor::No,
             starved: false,
-            acknowledging: Acknowledging::default(),
-            standing: Standing::Takes,
+            acknowledging: AckCoalescer::default(),
+            standing: ResponderState::Takes,
             refused: None,
             asked_again: false,
             duplicates: 0,
@@ -211,10 +211,10 @@ impl Responder {
         &mut self,
         config: &Config,
         packet: &Packet<'_>,
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) {
         let psn = self.expected.nearest(packet.bth().psn());
-        if self.standing != Standing::Takes {
+        if self.standing != ResponderState::Takes {
             if psn < self.expected {
                 self.standing = self.standing.asked_again();
             }
@@ -224,19 +224,19 @@ impl Responder {
             // Once per gap (9.7.5.2.8).
             if self.nak == Nak::None {
                 self.out_of_order += 1;
-                self.nak = Nak::Due(Negative::Sequence);
+                self.nak = Nak::Due(NakKind::Sequence);
             }
         } else if psn < self.expected {
             self.duplicates += 1;
             self.duplicate(config, psn, packet, upper);
         } else {
-            self.goes_on();
+            self.clear_naks();
             self.execute(config, packet, upper);
         }
     }
 
     /// What is expected has come.
-    fn goes_on(&mut self) {
+    fn clear_naks(&mut self) {
         (self.nak, self.receive) = (Nak::None, Receive::NotMissed);
     }
 
@@ -246,7 +246,7 @@ impl Responder {
     }
 
     /// A late answer of the layer above.
-    pub(crate) fn answer(&mut self, config: &Config, ticket: Ticket, answer: Answer) {
+    pub(crate) fn answer(&mut self, config: &Config, ticket: Ticket, answer: LateAnswer) {
         let found = self.pending.partition_point(|pending| pending.ticket < ticket);
         let Some(pending) = self.pending.get_mut(found).filter(|p| p.ticket == ticket) else {
             self.answer_again(config, ticket, answer);
@@ -256,21 +256,21 @@ impl Responder {
             return;
         }
         match (answer, &mut pending.kind) {
-            (Answer::Done, Pended::Part) => pending.state = State::Done,
-            (Answer::Original(value), Pended::Once(executed)) => {
+            (LateAnswer::Done, PendingKind::Part) => pending.state = State::Done,
+            (LateAnswer::Original(value), PendingKind::Once(executed)) => {
                 *executed = executed.with(value);
                 pending.state = State::Done;
                 let (first, executed) = (pending.first, *executed);
                 self.remember_result(first, executed);
             }
-            (Answer::NotReady, Pended::Part) if pending.state == State::Waiting => {
+            (LateAnswer::NotReady, PendingKind::Part) if pending.state == State::Waiting => {
                 pending.state = State::NotReady { nak_sent: false };
             }
-            (Answer::Refused(refusal), _) => {
+            (LateAnswer::Refused(refusal), _) => {
                 pending.state = State::Refused(refusal);
                 self.standing = self.standing.closed();
             }
-            (Answer::Gone, Pended::Read(_)) => {
+            (LateAnswer::Gone, PendingKind::Read(_)) => {
                 pending.state = State::Refused(Refusal::RemoteAccess);
                 self.standing = self.standing.closed();
             }
@@ -281,24 +281,28 @@ impl Responder {
     /// A READ that is answered again has no answer now. Nothing is wrong with this end: who had
     /// the answer meanwhile hears of something that is over, and who lacks it learns why. To whom
     /// that may be something else nothing is said (9.9.3).
-    fn answer_again(&mut self, config: &Config, ticket: Ticket, answer: Answer) {
-        if !matches!(answer, Answer::Refused(_) | Answer::Gone) {
+    fn answer_again(&mut self, config: &Config, ticket: Ticket, answer: LateAnswer) {
+        if !matches!(answer, LateAnswer::Refused(_) | LateAnswer::Gone) {
             return;
         }
-        let is_it = |replay: &Replay| matches!(replay, Replay::Read(r) if r.ticket == ticket);
+        let is_it = |replay: &RepeatedResponse| match replay {
+            RepeatedResponse::Read(read) => read.ticket == ticket,
+            _ => false,
+        };
         let Some(index) = self.replays.iter().position(is_it) else { return };
         self.starved = false;
-        if let Some(Replay::Read(Reading { next, last, .. })) = self.replays.remove(index)
+        if let Some(RepeatedResponse::Read(ReadInProgress { next, last, .. })) =
+            self.replays.remove(index)
             && config.gone_reads == GoneReads::Refused
         {
-            self.replays.insert(index, Replay::Gone { psn: next, last });
+            self.replays.insert(index, RepeatedResponse::Gone { psn: next, last });
         }
     }
 
     /// Everything up to this ticket is done.
     pub(crate) fn done_through(&mut self, ticket: Ticket) {
         for pending in self.pending.iter_mut().take_while(|pending| pending.ticket <= ticket) {
-            if matches!(pending.kind, Pended::Part)
+            if matches!(pending.kind, PendingKind::Part)
                 && matches!(pending.state, State::Waiting | State::NotReady { .. })
             {
                 pending.state = State::Done;
@@ -336,7 +340,7 @@ impl Responder {
 
     /// Tells the requester where to go on, rather than have it wait for its timer.
     fn ask_to_go_on(&mut self) {
-        (self.dropped, self.nak) = (Dropped::No, Nak::Due(Negative::Sequence));
+        (self.dropped, self.nak) = (DroppedFor::No, Nak::Due(NakKind::Sequence));
     }
 
     /// Whether the requester asked again for what the layer above has not answered, since the last
@@ -347,7 +351,7 @@ impl Responder {
 
     /// Whether the requester has been told of a refusal.
     pub(crate) fn has_refused(&self) -> bool {
-        matches!(self.standing, Standing::Refused(..) | Standing::AskedAgain(..))
+        matches!(self.standing, ResponderState::Refused(..) | ResponderState::AskedAgain(..))
     }
 
     /// The refusal, after the requester was told.
@@ -356,34 +360,34 @@ impl Responder {
     }
 
     /// Nothing is taken or answered any more.
-    pub(crate) fn close(&mut self, upper: &mut impl Upper) {
-        self.standing = Standing::Closed;
+    pub(crate) fn close(&mut self, upper: &mut impl UpperLayer) {
+        self.standing = ResponderState::Closed;
         let readings = self.pending.drain(..).filter_map(|pending| match pending.kind {
-            Pended::Read(reading) => Some(reading.ticket),
+            PendingKind::Read(reading) => Some(reading.ticket),
             _ => None,
         });
         readings.for_each(|ticket| upper.release(ticket));
         for replay in self.replays.drain(..) {
-            if let Replay::Read(reading) = replay {
+            if let RepeatedResponse::Read(reading) = replay {
                 upper.release(reading.ticket);
             }
         }
         // Nor is the requester asked to go on with anything.
-        (self.nak, self.receive, self.dropped) = (Nak::None, Receive::NotMissed, Dropped::No);
+        (self.nak, self.receive, self.dropped) = (Nak::None, Receive::NotMissed, DroppedFor::No);
         self.acknowledging.stop();
     }
 
-    fn remember(&mut self, config: &Config, memory: Memory) {
+    fn remember(&mut self, config: &Config, memory: RememberedRequest) {
         if self.memories.len() >= config.max_dest_rd_atomic.max(1) {
             self.memories.pop_front();
         }
         self.memories.push_back(memory);
     }
 
-    fn remember_result(&mut self, psn: Sequence, result: Executed) {
+    fn remember_result(&mut self, psn: Sequence, result: OnceResult) {
         for memory in &mut self.memories {
             if memory.first == psn
-                && let Remembered::Once { executed } = &mut memory.kind
+                && let RememberedKind::Once { executed } = &mut memory.kind
             {
                 *executed = Some(result);
             }

@@ -5,7 +5,7 @@ use omniverb_terms::Refusal;
 
 /// A negative acknowledgement for the packet expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Negative {
+pub(super) enum NakKind {
     Sequence,
     NotReady,
 }
@@ -16,14 +16,14 @@ pub(super) enum Nak {
     /// None was; what comes out of order is a reason.
     None,
     /// This one leaves when everything before is answered.
-    Due(Negative),
+    Due(NakKind),
     /// No other until what is expected arrives: one is out, or the packet was dropped and the
     /// requester is not to be hurried.
     Withheld,
 }
 
 impl Nak {
-    pub(super) fn due(self) -> Option<Negative> {
+    pub(super) fn due(self) -> Option<NakKind> {
         match self {
             Nak::Due(negative) => Some(negative),
             Nak::None | Nak::Withheld => None,
@@ -58,7 +58,7 @@ impl Receive {
         match self {
             Receive::Missed | Receive::CameBack => Receive::CameBack,
             Receive::NotMissed | Receive::CameBefore => match nak {
-                Nak::Due(Negative::NotReady) => Receive::CameBefore,
+                Nak::Due(NakKind::NotReady) => Receive::CameBefore,
                 _ => Receive::NotMissed,
             },
         }
@@ -67,7 +67,7 @@ impl Receive {
 
 /// For lack of what the packet expected was dropped, since the last one that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dropped {
+pub(super) enum DroppedFor {
     /// It was not.
     No,
     /// The layer above had no room.
@@ -78,29 +78,29 @@ pub(super) enum Dropped {
     ForBoth,
 }
 
-impl Dropped {
+impl DroppedFor {
     pub(super) fn for_room_above(self) -> bool {
-        matches!(self, Dropped::ForRoomAbove | Dropped::ForBoth)
+        matches!(self, DroppedFor::ForRoomAbove | DroppedFor::ForBoth)
     }
 
     pub(super) fn for_unanswered(self) -> bool {
-        matches!(self, Dropped::ForUnanswered | Dropped::ForBoth)
+        matches!(self, DroppedFor::ForUnanswered | DroppedFor::ForBoth)
     }
 
     /// Once more: the layer above has no room.
-    pub(super) fn and_for_room_above(self) -> Dropped {
-        if self.for_unanswered() { Dropped::ForBoth } else { Dropped::ForRoomAbove }
+    pub(super) fn and_for_room_above(self) -> DroppedFor {
+        if self.for_unanswered() { DroppedFor::ForBoth } else { DroppedFor::ForRoomAbove }
     }
 
     /// Once more: too much is unanswered.
-    pub(super) fn and_for_unanswered(self) -> Dropped {
-        if self.for_room_above() { Dropped::ForBoth } else { Dropped::ForUnanswered }
+    pub(super) fn and_for_unanswered(self) -> DroppedFor {
+        if self.for_room_above() { DroppedFor::ForBoth } else { DroppedFor::ForUnanswered }
     }
 }
 
 /// Whether anything is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ResponderState {
     Takes,
     /// Nothing is any more.
     Closed,
@@ -110,19 +110,19 @@ pub(super) enum Standing {
     AskedAgain(Sequence, Refusal),
 }
 
-impl Standing {
+impl ResponderState {
     /// Nothing is taken any more.
-    pub(super) fn closed(self) -> Standing {
+    pub(super) fn closed(self) -> ResponderState {
         match self {
-            Standing::Takes => Standing::Closed,
+            ResponderState::Takes => ResponderState::Closed,
             closed => closed,
         }
     }
 
     /// The requester asks again for something before what is expected.
-    pub(super) fn asked_again(self) -> Standing {
+    pub(super) fn asked_again(self) -> ResponderState {
         match self {
-            Standing::Refused(psn, refusal) => Standing::AskedAgain(psn, refusal),
+            ResponderState::Refused(psn, refusal) => ResponderState::AskedAgain(psn, refusal),
             other => other,
         }
     }

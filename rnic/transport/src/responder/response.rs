@@ -1,18 +1,19 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::nak_state::{Nak, Negative, Standing};
-use super::{Executed, Pended, Pending, Reading, Replay, Responder, State};
+use super::nak_state::{Nak, NakKind, ResponderState};
+use super::{OnceResult, Pending, PendingKind, ReadInProgress, RepeatedResponse, Responder, State};
 use crate::unwrapped_psn::Sequence;
-use crate::upper_layer::Fetched;
-use crate::{Config, Naming, Upper, segmentation};
+use crate::upper_layer::FetchOutcome;
+use crate::{AddressedPackets, Config, UpperLayer, segmentation};
 use omniverb_terms::Refusal;
 use omniverb_wire::{
-    Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, Place, Syndrome,
+    Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, PacketPosition,
+    Syndrome,
 };
 
 /// What came of answering a READ.
-enum Answered {
+enum ReadResponse {
     Packet(usize),
     Nothing,
     Behind,
@@ -25,10 +26,10 @@ impl Responder {
         &mut self,
         config: &Config,
         datagram: &mut [u8],
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> Option<usize> {
-        if let Standing::AskedAgain(psn, refusal) = self.standing {
-            self.standing = Standing::Refused(psn, refusal);
+        if let ResponderState::AskedAgain(psn, refusal) = self.standing {
+            self.standing = ResponderState::Refused(psn, refusal);
             return self.simple(config, datagram, psn, Syndrome::Refused(refusal));
         }
         self.pass_done(config);
@@ -53,39 +54,39 @@ impl Responder {
         &mut self,
         config: &Config,
         datagram: &mut [u8],
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> Option<usize> {
         let mut index = 0;
         while let Some(replay) = self.replays.get(index) {
             match replay {
-                Replay::Once { psn, executed } => {
+                RepeatedResponse::Once { psn, executed } => {
                     let (psn, executed) = (*psn, *executed);
                     let length = self.once_answer(config, datagram, psn, executed)?;
                     self.replays.remove(index);
                     return Some(length);
                 }
-                Replay::Gone { psn, .. } => {
+                RepeatedResponse::Gone { psn, .. } => {
                     let syndrome = Syndrome::Refused(Refusal::RemoteAccess);
                     let length = self.simple(config, datagram, *psn, syndrome)?;
                     self.replays.remove(index);
                     return Some(length);
                 }
-                Replay::Read(_) if self.starved => return None,
-                Replay::Read(reading) => {
+                RepeatedResponse::Read(_) if self.starved => return None,
+                RepeatedResponse::Read(reading) => {
                     let mut reading = *reading;
                     match self.read_answer(config, datagram, &mut reading, upper) {
-                        Answered::Packet(length) => {
+                        ReadResponse::Packet(length) => {
                             if reading.next > reading.last {
                                 upper.release(reading.ticket);
                                 self.replays.remove(index);
                             } else if let Some(replay) = self.replays.get_mut(index) {
-                                *replay = Replay::Read(reading);
+                                *replay = RepeatedResponse::Read(reading);
                             }
                             return Some(length);
                         }
-                        Answered::Nothing => return None,
-                        Answered::Behind => index += 1,
-                        Answered::Refused(_) => {
+                        ReadResponse::Nothing => return None,
+                        ReadResponse::Behind => index += 1,
+                        ReadResponse::Refused(_) => {
                             upper.release(reading.ticket);
                             self.replays.remove(index);
                         }
@@ -104,7 +105,7 @@ impl Responder {
 
     /// Whether something else than an acknowledgement is to be said, or may be.
     pub(crate) fn has_answers(&self) -> bool {
-        let waits = |pending: &Pending| !matches!(pending.kind, Pended::Part);
+        let waits = |pending: &Pending| !matches!(pending.kind, PendingKind::Part);
         self.nak.due().is_some()
             || !self.replays.is_empty()
             || self.pending.front().is_some_and(waits)
@@ -122,14 +123,14 @@ impl Responder {
     /// Takes off what is done and needs no packet of its own.
     fn pass_done(&mut self, config: &Config) {
         while let Some(pending) = self.pending.front() {
-            if !matches!(pending.kind, Pended::Part) || pending.state != State::Done {
+            if !matches!(pending.kind, PendingKind::Part) || pending.state != State::Done {
                 break;
             }
             self.answered = pending.last + 1;
             self.messages = self.messages.wrapping_add(u32::from(pending.ends));
             let packets = (pending.last + 1 - pending.first) as u32;
             if pending.ask {
-                self.acknowledging.is_asked_for();
+                self.acknowledging.make_due();
             }
             self.acknowledging.add(packets, config.acknowledge_every);
             self.pending.pop_front();
@@ -140,7 +141,7 @@ impl Responder {
         &mut self,
         config: &Config,
         datagram: &mut [u8],
-        upper: &mut impl Upper,
+        upper: &mut impl UpperLayer,
     ) -> Option<usize> {
         let Some(pending) = self.pending.front_mut() else {
             return self.negative(config, datagram);
@@ -149,10 +150,10 @@ impl Responder {
         match (state, &mut pending.kind) {
             (State::Refused(refusal), kind) => {
                 // The PSN of a READ is that of the first answer it does not get (9.7.5.2.8).
-                let psn = if let Pended::Read(reading) = kind { reading.next } else { first };
+                let psn = if let PendingKind::Read(reading) = kind { reading.next } else { first };
                 let length = self.simple(config, datagram, psn, Syndrome::Refused(refusal))?;
                 self.close(upper);
-                self.standing = Standing::Refused(psn, refusal);
+                self.standing = ResponderState::Refused(psn, refusal);
                 self.refused = Some(refusal);
                 Some(length)
             }
@@ -165,7 +166,7 @@ impl Responder {
                 }
                 Some(length)
             }
-            (_, Pended::Read(reading)) => {
+            (_, PendingKind::Read(reading)) => {
                 if self.starved {
                     return None;
                 }
@@ -175,12 +176,12 @@ impl Responder {
                     self.messages = self.messages.wrapping_add(1);
                 }
                 match self.read_answer(config, datagram, &mut reading, upper) {
-                    Answered::Packet(length) => {
+                    ReadResponse::Packet(length) => {
                         self.after_read(reading, upper);
                         Some(length)
                     }
-                    Answered::Nothing | Answered::Behind => None,
-                    Answered::Refused(refusal) => {
+                    ReadResponse::Nothing | ReadResponse::Behind => None,
+                    ReadResponse::Refused(refusal) => {
                         self.standing = self.standing.closed();
                         if let Some(pending) = self.pending.front_mut() {
                             pending.state = State::Refused(refusal);
@@ -189,7 +190,7 @@ impl Responder {
                     }
                 }
             }
-            (State::Done, Pended::Once(executed)) => {
+            (State::Done, PendingKind::Once(executed)) => {
                 let executed = *executed;
                 if std::mem::take(&mut pending.ends) {
                     self.messages = self.messages.wrapping_add(1);
@@ -204,14 +205,14 @@ impl Responder {
         }
     }
 
-    fn after_read(&mut self, reading: Reading, upper: &mut impl Upper) {
+    fn after_read(&mut self, reading: ReadInProgress, upper: &mut impl UpperLayer) {
         if reading.next > reading.last {
             upper.release(reading.ticket);
             self.pending.pop_front();
             self.answered = reading.last + 1;
             self.acknowledging.implied();
         } else if let Some(pending) = self.pending.front_mut() {
-            pending.kind = Pended::Read(reading);
+            pending.kind = PendingKind::Read(reading);
         }
     }
 
@@ -219,12 +220,12 @@ impl Responder {
     fn negative(&mut self, config: &Config, datagram: &mut [u8]) -> Option<usize> {
         let negative = self.nak.due()?;
         let syndrome = match negative {
-            Negative::Sequence => Syndrome::SequenceError,
-            Negative::NotReady => Syndrome::ReceiverNotReady(config.min_rnr_timer),
+            NakKind::Sequence => Syndrome::SequenceError,
+            NakKind::NotReady => Syndrome::ReceiverNotReady(config.min_rnr_timer),
         };
         let length = self.simple(config, datagram, self.expected, syndrome)?;
         self.nak = Nak::Withheld;
-        if negative == Negative::NotReady {
+        if negative == NakKind::NotReady {
             self.not_ready_said += 1;
             self.receive = self.receive.missed();
         }
@@ -253,13 +254,13 @@ impl Responder {
         config: &Config,
         datagram: &mut [u8],
         psn: Sequence,
-        executed: Executed,
+        executed: OnceResult,
     ) -> Option<usize> {
         let (operation, original) = match executed {
-            Executed::Found(original) => {
+            OnceResult::Found(original) => {
                 (Code::AtomicAcknowledge, Some(AtomicAckEth::new(original)))
             }
-            Executed::Silently => (Code::ReadResponse { place: Place::Only }, None),
+            OnceResult::Silently => (Code::ReadResponse { place: PacketPosition::Only }, None),
         };
         let (code, bth) = self.header(config, operation, psn);
         let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);
@@ -271,33 +272,33 @@ impl Responder {
         &mut self,
         config: &Config,
         datagram: &mut [u8],
-        reading: &mut Reading,
-        upper: &mut impl Upper,
-    ) -> Answered {
+        reading: &mut ReadInProgress,
+        upper: &mut impl UpperLayer,
+    ) -> ReadResponse {
         let index = reading.next - reading.base;
         let bytes = segmentation::payload(reading.length, config.path_mtu, index);
         // With a syndrome in each of them, all packets are equally long.
-        let begins = config.naming == Naming::Every || reading.next == reading.begin;
-        let place = Place::new(begins, reading.next == reading.last);
+        let begins = config.naming == AddressedPackets::Every || reading.next == reading.begin;
+        let place = PacketPosition::new(begins, reading.next == reading.last);
         let (code, bth) = self.header(config, Code::ReadResponse { place }, reading.next);
         let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);
         let Some(builder) = Builder::new(datagram, code, bth, bytes) else {
-            return Answered::Nothing;
+            return ReadResponse::Nothing;
         };
         let mut builder = builder.maybe(code.has_aeth().then_some(aeth));
         if bytes > 0 {
             let offset = index * config.path_mtu as u64;
             match upper.fetch(reading.ticket, offset, builder.payload()) {
-                Fetched::Filled => {}
-                Fetched::Later => {
+                FetchOutcome::Filled => {}
+                FetchOutcome::Later => {
                     self.starved = true;
-                    return Answered::Nothing;
+                    return ReadResponse::Nothing;
                 }
-                Fetched::Behind => return Answered::Behind,
-                Fetched::Refused(refusal) => return Answered::Refused(refusal),
+                FetchOutcome::Behind => return ReadResponse::Behind,
+                FetchOutcome::Refused(refusal) => return ReadResponse::Refused(refusal),
             }
         }
         reading.next += 1;
-        Answered::Packet(builder.finish())
+        ReadResponse::Packet(builder.finish())
     }
 }

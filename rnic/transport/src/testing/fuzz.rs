@@ -1,23 +1,23 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic, memory bounded.
 
 use crate::upper_layer::{
-    AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, Ticket,
-    Upper,
+    AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Part, PlaceOutcome,
+    ReadRequest, Ticket, UpperLayer,
 };
 use crate::{
     Config, Connection, DelayNotices, Ecn, GoneReads, Operation, Request, RequestId, Unreliable,
 };
 use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity, Service};
-use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
+use omniverb_wire::{DATAGRAM_MAX, Packet, PacketPosition};
 
 /// A layer above that answers as the input says.
-struct Whim {
+struct FuzzedUpperLayer {
     bytes: Vec<u8>,
     at: usize,
     tickets: u64,
 }
 
-impl Whim {
+impl FuzzedUpperLayer {
     fn next(&mut self) -> u8 {
         self.at += 1;
         self.bytes.get(self.at % self.bytes.len().max(1)).copied().unwrap_or(0)
@@ -36,13 +36,14 @@ impl Whim {
     }
 }
 
-impl Upper for Whim {
-    fn gather(&mut self, _: RequestId, _: u64, target: &mut [u8]) -> Gathered {
+impl UpperLayer for FuzzedUpperLayer {
+    fn gather(&mut self, _: RequestId, _: u64, target: &mut [u8]) -> GatherOutcome {
         target.fill(1);
-        [Gathered::Filled, Gathered::Later, Gathered::Filled][usize::from(self.next() % 3)]
+        [GatherOutcome::Filled, GatherOutcome::Later, GatherOutcome::Filled]
+            [usize::from(self.next() % 3)]
     }
-    fn place(&mut self, _: RequestId, _: u64, _: &[u8]) -> Placed {
-        [Placed::Done, Placed::Full, Placed::Done][usize::from(self.next() % 3)]
+    fn place(&mut self, _: RequestId, _: u64, _: &[u8]) -> PlaceOutcome {
+        [PlaceOutcome::Done, PlaceOutcome::Full, PlaceOutcome::Done][usize::from(self.next() % 3)]
     }
     fn deliver(&mut self, ticket: Ticket, _: &Part<'_>) -> Delivery {
         self.delivery(ticket)
@@ -50,9 +51,10 @@ impl Upper for Whim {
     fn read(&mut self, ticket: Ticket, _: &ReadRequest) -> Delivery {
         self.delivery(ticket)
     }
-    fn fetch(&mut self, _: Ticket, _: u64, target: &mut [u8]) -> Fetched {
+    fn fetch(&mut self, _: Ticket, _: u64, target: &mut [u8]) -> FetchOutcome {
         target.fill(2);
-        [Fetched::Filled, Fetched::Later, Fetched::Filled][usize::from(self.next() % 3)]
+        [FetchOutcome::Filled, FetchOutcome::Later, FetchOutcome::Filled]
+            [usize::from(self.next() % 3)]
     }
     fn release(&mut self, _: Ticket) {}
     fn atomic(&mut self, ticket: Ticket, _: &AtomicRequest) -> Result<u64, Delivery> {
@@ -94,7 +96,7 @@ fn requests() -> [Request; 7] {
             operation,
             srq: 0,
             length,
-            place: Place::Only,
+            place: PacketPosition::Only,
             is_fenced: id == 4,
         }
     })
@@ -103,9 +105,9 @@ fn requests() -> [Request; 7] {
 /// A conversation of one end with whoever wrote `bytes`: a length byte, so many bytes of a packet
 /// whose ICRC is missing, and so on. PSNs are mostly near the right ones.
 pub fn connection(bytes: &[u8]) {
-    let mut upper = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
+    let mut upper = FuzzedUpperLayer { bytes: bytes.to_vec(), at: 0, tickets: 0 };
     // The unreliable end numbers its own tickets.
-    let mut other = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
+    let mut other = FuzzedUpperLayer { bytes: bytes.to_vec(), at: 0, tickets: 0 };
     let service = match bytes.len() % 4 {
         1 => Service::XrcRecv,
         2 => Service::XrcSend,
@@ -170,10 +172,10 @@ pub fn connection(bytes: &[u8]) {
         }
         match length % 6 {
             0 => reliable.done_through(Ticket(upper.tickets)),
-            1 => reliable.answer(Ticket(upper.tickets), crate::Answer::Original(3)),
-            2 => reliable.answer(Ticket(upper.tickets), crate::Answer::NotReady),
+            1 => reliable.answer(Ticket(upper.tickets), crate::LateAnswer::Original(3)),
+            2 => reliable.answer(Ticket(upper.tickets), crate::LateAnswer::NotReady),
             3 => reliable.resume(now),
-            4 => reliable.answer(Ticket(upper.tickets), crate::Answer::Gone),
+            4 => reliable.answer(Ticket(upper.tickets), crate::LateAnswer::Gone),
             _ => reliable.receive_came(),
         }
         while reliable.poll_event().is_some() {}

@@ -4,9 +4,9 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 use omniverb_transport::{
-    Answer, Config, Delivery, Event, Operation, Request, RequestId, Status, SubmitError,
+    Config, Delivery, Event, LateAnswer, Operation, Request, RequestId, Status, SubmitError,
 };
-use omniverb_wire::{Feth, Place, Reth};
+use omniverb_wire::{Feth, PacketPosition, Reth};
 
 const VALUE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
@@ -17,24 +17,24 @@ fn flush_of(selectivity: Selectivity) -> Operation {
     Operation::Flush { address: 0x4000, key: Rkey(7), length: 300, placement, selectivity }
 }
 
-fn flush(psn: u32, bits: u8) -> Made {
+fn flush(psn: u32, bits: u8) -> HandmadePacket {
     let placement = Placement::from_bits(bits & 0xf).unwrap();
     let selectivity = if bits & 0x10 == 0 { Selectivity::Range } else { Selectivity::Region };
     let flush = Some(Feth::new(placement, selectivity));
     let reth = Some(Reth::new(0x4000, Rkey(7), 300));
-    make(FLUSH, psn, Parts { ask: true, flush, reth, ..Parts::default() })
+    make(FLUSH, psn, PacketParts { ask: true, flush, reth, ..PacketParts::default() })
 }
 
 /// A FLUSH without any placement.
-fn made_of_nothing() -> Made {
-    let Made(mut bytes) = flush(500, 1);
+fn made_of_nothing() -> HandmadePacket {
+    let HandmadePacket(mut bytes) = flush(500, 1);
     bytes[15] = 0;
-    Made(bytes)
+    HandmadePacket(bytes)
 }
 
-fn eight(psn: u32, address: u64, length: u32, payload: usize) -> Made {
+fn eight(psn: u32, address: u64, length: u32, payload: usize) -> HandmadePacket {
     let reth = Some(Reth::new(address, Rkey(7), length));
-    make(ATOMIC_WRITE, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+    make(ATOMIC_WRITE, psn, PacketParts { ask: true, reth, payload, ..PacketParts::default() })
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn no_more_are_under_way_than_agreed_on() {
 fn lengths_that_are_none() {
     let mut end = end();
     for (operation, length) in [(EIGHT, 7), (EIGHT, 16), (flush_of(Selectivity::Range), 1)] {
-        let (id, place) = (RequestId(1), Place::Only);
+        let (id, place) = (RequestId(1), PacketPosition::Only);
         let request = Request { id, operation, srq: 0, length, place, is_fenced: false };
         assert_eq!(end.connection.submit(request), Err(SubmitError::Sequence));
     }
@@ -135,13 +135,13 @@ fn late_answers_are_sent_in_order() {
     end.receive(&flush(501, 0x11));
     end.receive(&flush(502, 2));
     let tickets = end.script.tickets.clone();
-    end.connection.answer(tickets[1], Answer::Original(0));
+    end.connection.answer(tickets[1], LateAnswer::Original(0));
     assert_eq!(end.sent(), [""; 0], "in order");
     // What says that parts of messages are done says nothing of these.
     end.connection.done_through(tickets[2]);
     assert_eq!(end.sent(), [""; 0]);
-    end.connection.answer(tickets[0], Answer::Original(0));
-    end.connection.answer(tickets[2], Answer::Refused(Refusal::RemoteAccess));
+    end.connection.answer(tickets[0], LateAnswer::Original(0));
+    end.connection.answer(tickets[2], LateAnswer::Refused(Refusal::RemoteAccess));
     assert_eq!(
         end.sent(),
         [

@@ -2,8 +2,8 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
-use omniverb_transport::{Config, Ecn, Naming, Operation, Request, RequestId, Status};
-use omniverb_wire::{Packet, Place, write_notification};
+use omniverb_transport::{AddressedPackets, Config, Ecn, Operation, Request, RequestId, Status};
+use omniverb_wire::{Packet, PacketPosition, write_notification};
 
 #[test]
 fn messages_are_cut_and_completed_in_order() {
@@ -41,9 +41,11 @@ fn messages_are_cut_and_completed_in_order() {
 #[test]
 fn pieces_of_one_message() {
     let mut end = end();
-    for (id, place, length) in
-        [(1, Place::First, 512), (2, Place::Middle, 256), (3, Place::Last, 5)]
-    {
+    for (id, place, length) in [
+        (1, PacketPosition::First, 512),
+        (2, PacketPosition::Middle, 256),
+        (3, PacketPosition::Last, 5),
+    ] {
         let request =
             Request { id: RequestId(id), operation: SEND, srq: 0, length, place, is_fenced: false };
         end.connection.submit(request).unwrap();
@@ -59,7 +61,7 @@ fn pieces_of_one_message() {
     );
     end.receive(&ack(1001));
     assert_eq!(end.statuses(), [(1, Status::Success)]);
-    let place = Place::First;
+    let place = PacketPosition::First;
     let request =
         Request { id: RequestId(4), operation: SEND, srq: 0, length: 100, place, is_fenced: false };
     assert!(end.connection.submit(request).is_err());
@@ -93,7 +95,7 @@ fn write(total: u64, immediate: Option<[u8; 4]>) -> Operation {
 
 #[test]
 fn every_packet_of_a_write_may_name_what_is_left() {
-    let mut end = End::new(Config { naming: Naming::Every, ..config() });
+    let mut end = End::new(Config { naming: AddressedPackets::Every, ..config() });
     end.submit(1, write(600, None), 600);
     end.submit(2, write(600, Some([1; 4])), 600);
     let first = [
@@ -112,7 +114,7 @@ fn every_packet_of_a_write_may_name_what_is_left() {
     end.receive(&ack(1005));
     assert_eq!(end.statuses(), [(1, Status::Success), (2, Status::Success)]);
     // In pieces, each of which knows where it stands.
-    for (id, place, length) in [(3, Place::First, 512), (4, Place::Last, 88)] {
+    for (id, place, length) in [(3, PacketPosition::First, 512), (4, PacketPosition::Last, 88)] {
         let operation = write(600, None);
         let request =
             Request { id: RequestId(id), operation, srq: 0, length, place, is_fenced: false };

@@ -1,13 +1,13 @@
 //! Rules for the requester: READs and atomics, and what their answers do.
 
 use crate::scripted_upper_layer::*;
-use omniverb_transport::{Config, Event, Placed, Request, RequestId, Status};
-use omniverb_wire::{Aeth, AtomicAckEth, CREDITS_INVALID, Place, Syndrome};
+use omniverb_transport::{Config, Event, PlaceOutcome, Request, RequestId, Status};
+use omniverb_wire::{Aeth, AtomicAckEth, CREDITS_INVALID, PacketPosition, Syndrome};
 
-fn atomic_result(psn: u32, original: u64) -> Made {
+fn atomic_result(psn: u32, original: u64) -> HandmadePacket {
     let aeth = Some(Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0));
     let result = Some(AtomicAckEth::new(original));
-    make(ATOMIC_ACKNOWLEDGE, psn, Parts { aeth, result, ..Parts::default() })
+    make(ATOMIC_ACKNOWLEDGE, psn, PacketParts { aeth, result, ..PacketParts::default() })
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn read_data_without_room_are_asked_for_again() {
     let mut end = end();
     end.submit(1, READ, 512);
     end.sent();
-    end.script.placements.extend([Placed::Done, Placed::Full]);
+    end.script.placements.extend([PlaceOutcome::Done, PlaceOutcome::Full]);
     end.receive(&read_data(READ_RESPONSE_FIRST, 1000, 256));
     end.receive(&read_data(READ_RESPONSE_LAST, 1001, 256));
     assert_eq!(end.sent(), [""; 0]);
@@ -141,8 +141,14 @@ fn a_fence_waits_for_reads() {
     let mut end = end();
     end.submit(1, READ, 10);
     let id = RequestId(2);
-    let request =
-        Request { id, operation: SEND, srq: 0, length: 1, place: Place::Only, is_fenced: true };
+    let request = Request {
+        id,
+        operation: SEND,
+        srq: 0,
+        length: 1,
+        place: PacketPosition::Only,
+        is_fenced: true,
+    };
     end.connection.submit(request).unwrap();
     assert_eq!(end.sent(), ["READ-REQUEST psn 1000 ask 0x1000+10 rkey 0x7"]);
     end.receive(&read_data(READ_RESPONSE_ONLY, 1000, 10));
@@ -156,7 +162,7 @@ fn memory_that_is_gone_fails_the_read() {
     end.submit(2, READ, 10);
     end.submit(3, SEND, 1);
     end.sent();
-    end.script.placements.push_back(Placed::Failed);
+    end.script.placements.push_back(PlaceOutcome::Failed);
     end.receive(&read_data(READ_RESPONSE_ONLY, 1001, 10));
     let expected = [(1, Status::Success), (2, Status::LocalProtection), (3, Status::Flushed)];
     assert_eq!(end.statuses(), expected);

@@ -2,7 +2,7 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
-use omniverb_transport::{Config, DelayNotices, Ecn, Event, Gathered, RequestId, Status};
+use omniverb_transport::{Config, DelayNotices, Ecn, Event, GatherOutcome, RequestId, Status};
 use omniverb_wire::{Packet, Reth, write_delay};
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -268,7 +268,7 @@ fn unnegotiated_notices_are_ignored() {
     let mut end = end();
     let left = |code, psn, address, left, payload| {
         let reth = Some(Reth::new(address, Rkey(7), left));
-        make(code, psn, Parts { reth, payload, ..Parts::default() })
+        make(code, psn, PacketParts { reth, payload, ..PacketParts::default() })
     };
     end.receive(&left(WRITE_FIRST, 500, 0x4000, 257, 256));
     // Whoever does not know where it stands in the order is not heard, either.
@@ -330,13 +330,13 @@ fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
 fn payload_that_comes_late_is_no_loss() {
     let mut end = End::new(Config { retry_count: 0, ..config() });
     end.submit(1, SEND, 256 * 4);
-    end.script.gathers.extend([Gathered::Filled, Gathered::Filled, Gathered::Later]);
+    end.script.gathers.extend([GatherOutcome::Filled, GatherOutcome::Filled, GatherOutcome::Later]);
     assert_eq!(end.sent(), ["SEND-FIRST psn 1000", "SEND-MIDDLE psn 1001"]);
     // The peer owes no answer to these, and what it would answer was not sent.
     assert_eq!(end.connection.poll_timeout(), None);
     end.now += 3600 * SECOND;
     end.connection.handle_timeout(end.now);
-    end.script.gathers.push_back(Gathered::Later);
+    end.script.gathers.push_back(GatherOutcome::Later);
     end.connection.resume(end.now);
     assert_eq!(end.sent(), [""; 0]);
     assert_eq!(end.connection.poll_timeout(), None);
@@ -350,7 +350,7 @@ fn payload_that_comes_late_is_no_loss() {
 #[test]
 fn what_was_asked_for_is_waited_for_although_payload_is_late() {
     let mut end = End::new(Config { retry_count: 0, ..config() });
-    let halfway = [Gathered::Filled; 18].into_iter().chain([Gathered::Later]);
+    let halfway = [GatherOutcome::Filled; 18].into_iter().chain([GatherOutcome::Later]);
     end.submit(1, SEND, 256 * 40);
     end.script.gathers.extend(halfway.clone());
     assert_eq!(end.sent().len(), 18, "the sixteenth asks");
@@ -369,7 +369,7 @@ fn payload_that_comes_late_once_more_is_one_retry() {
     end.submit(1, SEND, 1);
     assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
     // It was lost, and cannot be sent again for a long time.
-    end.script.gathers.push_back(Gathered::Later);
+    end.script.gathers.push_back(GatherOutcome::Later);
     while end.connection.poll_timeout().is_some() {
         end.wait();
         assert_eq!(end.sent(), [""; 0]);

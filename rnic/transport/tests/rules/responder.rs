@@ -2,7 +2,9 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Psn, Refusal, Rkey};
-use omniverb_transport::{Acknowledgements, Config, DelayNotices, Delivery, Ecn, Event, Naming};
+use omniverb_transport::{
+    Acknowledgements, AddressedPackets, Config, DelayNotices, Delivery, Ecn, Event,
+};
 use omniverb_wire::{AtomicEth, ImmDt, Reth};
 
 #[test]
@@ -14,10 +16,10 @@ fn one_acknowledgement_for_a_batch() {
     assert_eq!(end.sent(), ["ACK psn 502 msn 3"]);
     // Unasked, after 32 packets at the latest.
     for psn in 503..534 {
-        end.receive(&make(SEND_ONLY, psn, Parts::default()));
+        end.receive(&make(SEND_ONLY, psn, PacketParts::default()));
         assert_eq!(end.sent(), [""; 0]);
     }
-    end.receive(&make(SEND_ONLY, 534, Parts::default()));
+    end.receive(&make(SEND_ONLY, 534, PacketParts::default()));
     assert_eq!(end.sent(), ["ACK psn 534 msn 35"]);
 }
 
@@ -104,13 +106,13 @@ fn only_the_immediate_data_of_a_write_take_a_receive() {
     end.receive(&make(
         WRITE_LAST_IMM,
         501,
-        Parts { ask: true, immediate, payload: 44, ..Parts::default() },
+        PacketParts { ask: true, immediate, payload: 44, ..PacketParts::default() },
     ));
     assert_eq!(end.sent(), ["ACK psn 500 msn 0", "RNR-NAK timer 12 psn 501 msn 0"]);
     end.receive(&make(
         WRITE_LAST_IMM,
         501,
-        Parts { ask: true, immediate, payload: 44, ..Parts::default() },
+        PacketParts { ask: true, immediate, payload: 44, ..PacketParts::default() },
     ));
     assert_eq!(end.sent(), ["ACK psn 501 msn 1"]);
     let log = end.script.take_log();
@@ -123,10 +125,10 @@ fn a_packet_in_the_middle_of_a_write_may_name_exactly_what_is_left() {
     let first = write(WRITE_FIRST, 500, Some(600), 256);
     let named = |code, psn, (address, key, left), payload| {
         let reth = Some(Reth::new(address, Rkey(key), left));
-        make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+        make(code, psn, PacketParts { ask: true, reth, payload, ..PacketParts::default() })
     };
     // Also to who has not heard that its peer names them, and names none itself.
-    for naming in [Naming::Every, Naming::First] {
+    for naming in [AddressedPackets::Every, AddressedPackets::First] {
         let mut end = End::new(Config { naming, ..config() });
         end.receive(&first);
         end.receive(&named(WRITE_FIRST, 501, (0x4100, 7, 344), 256));
@@ -154,7 +156,7 @@ fn invalid_requests_are_refused() {
     let long = Some(Reth::new(0, Rkey(7), u32::MAX));
     let odd = Some(AtomicEth::new(0x2004, Rkey(7), 1, 1));
     let reth = |total| Some(Reth::new(0x4000, Rkey(7), total));
-    let parts = |payload, reth| Parts { payload, reth, ..Parts::default() };
+    let parts = |payload, reth| PacketParts { payload, reth, ..PacketParts::default() };
     let cases = [
         ("MIDDLE without FIRST", vec![], make(SEND_MIDDLE, 500, parts(256, None))),
         ("LAST without FIRST", vec![], make(SEND_LAST, 500, parts(1, None))),
@@ -190,7 +192,7 @@ fn invalid_requests_are_refused() {
         (
             "atomic at an odd address",
             vec![],
-            make(COMPARE_SWAP, 500, Parts { atomic: odd, ..Parts::default() }),
+            make(COMPARE_SWAP, 500, PacketParts { atomic: odd, ..PacketParts::default() }),
         ),
     ];
     for (what, before, packet) in cases {
@@ -242,7 +244,7 @@ fn what_waits_for_an_answer_is_bounded() {
 fn a_qp_answers_before_it_may_send() {
     let mut end = end();
     end.receive(&send(500, 1));
-    let sending = omniverb_transport::Sending {
+    let sending = omniverb_transport::SendParameters {
         sq_psn: Psn::new(77),
         max_rd_atomic: 1,
         timeout: 14,
@@ -293,8 +295,12 @@ fn an_acknowledgement_behind_one_request() {
     end.receive(&send(502, 1));
     assert_eq!(end.sent(), ["ACK psn 502 msn 3"]);
     // More than one packet, or an answer that is not an acknowledgement, does not wait.
-    end.receive(&make(SEND_FIRST, 503, Parts { payload: MTU, ..Parts::default() }));
-    end.receive(&make(SEND_LAST, 504, Parts { payload: 1, ask: true, ..Parts::default() }));
+    end.receive(&make(SEND_FIRST, 503, PacketParts { payload: MTU, ..PacketParts::default() }));
+    end.receive(&make(
+        SEND_LAST,
+        504,
+        PacketParts { payload: 1, ask: true, ..PacketParts::default() },
+    ));
     assert!(!end.connection.may_wait());
     assert_eq!(end.sent(), ["ACK psn 504 msn 4"]);
     end.receive(&read(505, 0, 0, 1));

@@ -3,7 +3,7 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Refusal;
 use omniverb_transport::{
-    Answer, Config, DelayNotices, Delivery, Event, Fetched, GoneReads, Naming,
+    AddressedPackets, Config, DelayNotices, Delivery, Event, FetchOutcome, GoneReads, LateAnswer,
 };
 
 #[test]
@@ -25,7 +25,7 @@ fn reads_are_answered_in_packets_and_count_when_accepted() {
 
 #[test]
 fn every_packet_that_answers_a_read_may_have_a_syndrome() {
-    let mut end = End::new(Config { naming: Naming::Every, ..config() });
+    let mut end = End::new(Config { naming: AddressedPackets::Every, ..config() });
     end.receive(&read(500, 0x1000, 7, 600));
     let first = [
         "READ-RESPONSE-FIRST psn 500 msn 1",
@@ -62,14 +62,14 @@ fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
 
 #[test]
 fn a_lost_answer_is_reported_and_ends_nothing() {
-    for gone in [Answer::Gone, Answer::Refused(Refusal::RemoteAccess)] {
+    for gone in [LateAnswer::Gone, LateAnswer::Refused(Refusal::RemoteAccess)] {
         // Not all can take it.
         for gone_reads in [GoneReads::Refused, GoneReads::Unanswered] {
             let mut end = End::new(Config { gone_reads, ..config() });
             end.receive(&read(500, 0x1000, 7, 600));
             assert_eq!(end.sent().len(), 3);
             end.script.answers.push_back(Delivery::Later);
-            end.script.fetches.push_back(Fetched::Later);
+            end.script.fetches.push_back(FetchOutcome::Later);
             end.receive(&read(501, 0x1100, 7, 344));
             assert_eq!(end.sent(), [""; 0]);
             let ticket = end.script.tickets[1];
@@ -94,7 +94,7 @@ fn what_is_gone_is_told_once_however_often_it_is_asked_for_meanwhile() {
             end.script.answers.push_back(Delivery::Later);
             end.receive(&read(psn, 0x1000 + u64::from(skipped), 7, 600 - skipped));
             let ticket = *end.script.tickets.last().unwrap();
-            end.connection.answer(ticket, Answer::Gone);
+            end.connection.answer(ticket, LateAnswer::Gone);
             end.script.answers.clear();
         }
     }
@@ -103,7 +103,7 @@ fn what_is_gone_is_told_once_however_often_it_is_asked_for_meanwhile() {
     // It was lost.
     end.script.answers.push_back(Delivery::Later);
     end.receive(&read(501, 0x1100, 7, 344));
-    end.connection.answer(*end.script.tickets.last().unwrap(), Answer::Gone);
+    end.connection.answer(*end.script.tickets.last().unwrap(), LateAnswer::Gone);
     assert_eq!(end.sent(), ["NAK remote access psn 501 msn 2"]);
 }
 
@@ -111,10 +111,10 @@ fn what_is_gone_is_told_once_however_often_it_is_asked_for_meanwhile() {
 fn a_read_that_ends_while_it_is_answered_is_refused() {
     let mut end = end();
     end.script.answers.push_back(Delivery::Later);
-    end.script.fetches.push_back(Fetched::Later);
+    end.script.fetches.push_back(FetchOutcome::Later);
     end.receive(&read(500, 0x1000, 7, 600));
     end.sent();
-    end.connection.answer(end.script.tickets[0], Answer::Gone);
+    end.connection.answer(end.script.tickets[0], LateAnswer::Gone);
     assert_eq!(end.sent(), ["NAK remote access psn 500 msn 1"]);
     assert_eq!(end.events(), [Event::Refused(Refusal::RemoteAccess)]);
 }
@@ -139,7 +139,7 @@ fn a_repeated_request_gets_its_refusal_again() {
 #[test]
 fn a_read_repeated_while_it_is_answered_starts_again_and_stays_in_order() {
     let mut end = end();
-    end.script.fetches.extend([Fetched::Filled, Fetched::Filled, Fetched::Later]);
+    end.script.fetches.extend([FetchOutcome::Filled, FetchOutcome::Filled, FetchOutcome::Later]);
     end.receive(&read(500, 0x1000, 7, 1024));
     end.receive(&send(504, 1));
     assert_eq!(end.sent(), ["READ-RESPONSE-FIRST psn 500 msn 1", "READ-RESPONSE-MIDDLE psn 501"]);
@@ -197,7 +197,7 @@ fn only_so_many_atomics_are_remembered() {
 #[test]
 fn more_reads_than_agreed_on_are_refused() {
     let mut end = End::new(Config { max_dest_rd_atomic: 1, ..config() });
-    end.script.fetches.push_back(Fetched::Later);
+    end.script.fetches.push_back(FetchOutcome::Later);
     end.receive(&read(500, 0x1000, 7, 100));
     end.receive(&add(501, 0x2000));
     assert_eq!(end.sent(), [""; 0]);
@@ -221,12 +221,12 @@ fn late_answers_leave_in_order() {
     end.receive(&send(504, 1));
     assert_eq!(end.sent(), [""; 0]);
     let tickets = end.script.tickets.clone();
-    end.connection.answer(tickets[2], Answer::Original(77));
+    end.connection.answer(tickets[2], LateAnswer::Original(77));
     assert_eq!(end.sent(), [""; 0]);
     // Repeated meanwhile: still one execution.
     end.receive(&send(500, 1));
     end.receive(&add(502, 0x2000));
-    end.connection.answer(tickets[0], Answer::Done);
+    end.connection.answer(tickets[0], LateAnswer::Done);
     assert_eq!(
         end.sent(),
         [
@@ -246,7 +246,7 @@ fn a_late_refusal_comes_after_what_was_before_it() {
         end.receive(&send(psn, 1));
     }
     let tickets = end.script.tickets.clone();
-    end.connection.answer(tickets[1], Answer::Refused(Refusal::RemoteAccess));
+    end.connection.answer(tickets[1], LateAnswer::Refused(Refusal::RemoteAccess));
     assert_eq!(end.sent(), [""; 0]);
     end.connection.done_through(tickets[0]);
     assert_eq!(end.sent(), ["ACK psn 500 msn 1", "NAK remote access psn 501 msn 1"]);
@@ -260,7 +260,7 @@ fn a_receive_found_missing_late() {
     end.receive(&send(500, 1));
     end.receive(&send(501, 1));
     let tickets = end.script.tickets.clone();
-    end.connection.answer(tickets[0], Answer::NotReady);
+    end.connection.answer(tickets[0], LateAnswer::NotReady);
     assert_eq!(end.sent(), ["RNR-NAK timer 12 psn 500 msn 0"]);
     // Still missing when the requester tries again.
     end.receive(&send(500, 1));
@@ -274,8 +274,8 @@ fn a_receive_found_missing_late() {
 #[test]
 fn a_read_that_turns_out_to_be_forbidden_is_refused_at_the_answer_it_lacks() {
     let mut end = end();
-    let refused = Fetched::Refused(Refusal::RemoteAccess);
-    end.script.fetches.extend([Fetched::Filled, refused]);
+    let refused = FetchOutcome::Refused(Refusal::RemoteAccess);
+    end.script.fetches.extend([FetchOutcome::Filled, refused]);
     end.receive(&read(500, 0x1000, 7, 600));
     assert_eq!(
         end.sent(),
@@ -290,7 +290,7 @@ fn a_repeated_request_in_progress_is_acknowledged_as_waiting() {
     end.script.answers.extend([Delivery::Later, Delivery::Later]);
     end.receive(&send(500, 1));
     end.receive(&read(501, 0x1000, 7, 100));
-    end.script.fetches.extend([Fetched::Later, Fetched::Later]);
+    end.script.fetches.extend([FetchOutcome::Later, FetchOutcome::Later]);
     assert_eq!(end.sent(), [""; 0]);
     end.receive(&send(500, 1));
     assert_eq!(end.sent(), ["CNP delay 40000 us"]);
@@ -303,7 +303,7 @@ fn a_repeated_request_in_progress_is_acknowledged_as_waiting() {
     let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.receive(&read(500, 0x1000, 7, 100));
     end.sent();
-    end.script.fetches.extend([Fetched::Later, Fetched::Later]);
+    end.script.fetches.extend([FetchOutcome::Later, FetchOutcome::Later]);
     end.receive(&read(500, 0x1000, 7, 100));
     assert_eq!(end.sent(), [""; 0]);
     end.receive(&read(500, 0x1000, 7, 100));

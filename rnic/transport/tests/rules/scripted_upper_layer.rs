@@ -2,13 +2,13 @@
 
 use omniverb_terms::{Psn, Qpn, Rkey};
 use omniverb_transport::{
-    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched,
-    FlushRequest, Gathered, Kind, Operation, Part, Placed, ReadRequest, Request, RequestId, Status,
-    Taken, Ticket, Time, Upper,
+    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, FetchOutcome,
+    FlushRequest, GatherOutcome, Kind, Operation, Part, PlaceOutcome, ReadRequest, Request,
+    RequestId, RunOutcome, Status, Ticket, Time, UpperLayer,
 };
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Feth, ImmDt,
-    Opcode, Packet, Place, Reth, Run, Syndrome, XrcEth,
+    Opcode, Packet, PacketPosition, Reth, Syndrome, WriteRun, XrcEth,
 };
 use std::collections::VecDeque;
 
@@ -18,14 +18,14 @@ pub const PEER: Qpn = Qpn(0x22);
 
 /// The layer above.
 #[derive(Default)]
-pub struct Script {
+pub struct ScriptedUpperLayer {
     /// Answers to what is handed over, in order; "done" when there is none left.
     pub answers: VecDeque<Delivery>,
-    /// Answers to [`Upper::gather`].
-    pub gathers: VecDeque<Gathered>,
-    /// Answers to [`Upper::fetch`].
-    pub fetches: VecDeque<Fetched>,
-    pub placements: VecDeque<Placed>,
+    /// Answers to [`UpperLayer::gather`].
+    pub gathers: VecDeque<GatherOutcome>,
+    /// Answers to [`UpperLayer::fetch`].
+    pub fetches: VecDeque<FetchOutcome>,
+    pub placements: VecDeque<PlaceOutcome>,
     pub log: Vec<String>,
     pub tickets: Vec<Ticket>,
     pub counter: u64,
@@ -35,7 +35,7 @@ pub struct Script {
     pub srqs: Vec<u32>,
 }
 
-impl Script {
+impl ScriptedUpperLayer {
     fn answer(&mut self, ticket: Ticket) -> Delivery {
         self.tickets.push(ticket);
         self.answers.pop_front().unwrap_or(Delivery::Done)
@@ -46,16 +46,16 @@ impl Script {
     }
 }
 
-impl Upper for Script {
-    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
+impl UpperLayer for ScriptedUpperLayer {
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         for (at, target) in (offset..).zip(target) {
             *target = (request.0 + at) as u8;
         }
-        self.gathers.pop_front().unwrap_or(Gathered::Filled)
+        self.gathers.pop_front().unwrap_or(GatherOutcome::Filled)
     }
-    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> PlaceOutcome {
         self.log.push(format!("place {} {offset}+{}", request.0, data.len()));
-        self.placements.pop_front().unwrap_or(Placed::Done)
+        self.placements.pop_front().unwrap_or(PlaceOutcome::Done)
     }
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
         let kind = match part.kind {
@@ -66,22 +66,22 @@ impl Upper for Script {
         self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
         self.answer(ticket)
     }
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &WriteRun<'_>) -> RunOutcome {
         if self.places_runs {
             let lengths: Vec<usize> = run.payloads().map(<[u8]>::len).collect();
             self.log.push(format!("run {:?} {}+{lengths:?}", part.place, part.offset));
-            return Taken::All;
+            return RunOutcome::All;
         }
-        Taken::Nothing
+        RunOutcome::Nothing
     }
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
         self.srqs.push(request.srq);
         self.log.push(format!("read {:x} {:x} {}", request.address, request.key.0, request.length));
         self.answer(ticket)
     }
-    fn fetch(&mut self, _: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
+    fn fetch(&mut self, _: Ticket, offset: u64, target: &mut [u8]) -> FetchOutcome {
         target.fill(offset as u8);
-        self.fetches.pop_front().unwrap_or(Fetched::Filled)
+        self.fetches.pop_front().unwrap_or(FetchOutcome::Filled)
     }
     fn release(&mut self, ticket: Ticket) {
         self.released.push(ticket);
@@ -114,7 +114,7 @@ impl Upper for Script {
 /// One end, whose peer is the test.
 pub struct End {
     pub connection: Connection,
-    pub script: Script,
+    pub script: ScriptedUpperLayer,
     pub now: Time,
 }
 
@@ -129,25 +129,25 @@ pub fn end() -> End {
 impl End {
     pub fn new(config: Config) -> End {
         let connection = Connection::new(config).unwrap();
-        End { connection, script: Script::default(), now: 1_000_000 }
+        End { connection, script: ScriptedUpperLayer::default(), now: 1_000_000 }
     }
 
     /// A packet arrives.
-    pub fn receive(&mut self, packet: &Made) {
+    pub fn receive(&mut self, packet: &HandmadePacket) {
         self.receive_marked(packet, Ecn::Unmarked);
     }
 
-    pub fn receive_marked(&mut self, packet: &Made, ecn: Ecn) {
+    pub fn receive_marked(&mut self, packet: &HandmadePacket, ecn: Ecn) {
         let packet = Packet::parse(&packet.0).unwrap();
         self.connection.handle_packet(self.now, &packet, ecn, &mut self.script);
     }
 
     /// A train arrives. True: as a run.
-    pub fn receive_run(&mut self, packets: &[Made]) -> bool {
+    pub fn receive_run(&mut self, packets: &[HandmadePacket]) -> bool {
         let train: Vec<u8> = packets.iter().flat_map(|packet| packet.0.clone()).collect();
-        let run = Run::of(&train, packets[0].0.len()).expect("a run");
+        let run = WriteRun::of(&train, packets[0].0.len()).expect("a run");
         assert_eq!(run.count(), packets.len());
-        self.connection.handle_run(&run, &mut self.script) == Taken::All
+        self.connection.handle_run(&run, &mut self.script) == RunOutcome::All
     }
 
     /// All packets it sends now, each as a [`line`].
@@ -188,8 +188,14 @@ impl End {
 
     pub fn submit(&mut self, id: u64, operation: Operation, length: u64) {
         let id = RequestId(id);
-        let request =
-            Request { id, operation, srq: 0, length, place: Place::Only, is_fenced: false };
+        let request = Request {
+            id,
+            operation,
+            srq: 0,
+            length,
+            place: PacketPosition::Only,
+            is_fenced: false,
+        };
         self.connection.submit(request).unwrap();
     }
 }
@@ -220,11 +226,11 @@ opcodes! {
 }
 
 /// A packet made by hand, without a valid ICRC.
-pub struct Made(pub Vec<u8>);
+pub struct HandmadePacket(pub Vec<u8>);
 
 /// What to put into it.
 #[derive(Default)]
-pub struct Parts {
+pub struct PacketParts {
     pub ask: bool,
     pub srq: Option<u32>,
     pub flush: Option<Feth>,
@@ -236,7 +242,7 @@ pub struct Parts {
     pub payload: usize,
 }
 
-pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
+pub fn make(code: u8, psn: u32, parts: PacketParts) -> HandmadePacket {
     let opcode = Opcode::from_byte(code).unwrap();
     let bth = Bth::new(code, ME, Psn::new(psn)).ack_requested(parts.ask);
     let mut buffer = [0; DATAGRAM_MAX];
@@ -250,42 +256,42 @@ pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
         .maybe(parts.result)
         .maybe(parts.immediate)
         .finish();
-    Made(buffer[..length].to_vec())
+    HandmadePacket(buffer[..length].to_vec())
 }
 
-pub fn send(psn: u32, payload: usize) -> Made {
-    make(SEND_ONLY, psn, Parts { ask: true, payload, ..Parts::default() })
+pub fn send(psn: u32, payload: usize) -> HandmadePacket {
+    make(SEND_ONLY, psn, PacketParts { ask: true, payload, ..PacketParts::default() })
 }
-pub fn read(psn: u32, address: u64, key: u32, length: u32) -> Made {
+pub fn read(psn: u32, address: u64, key: u32, length: u32) -> HandmadePacket {
     let reth = Some(Reth::new(address, Rkey(key), length));
-    make(READ_REQUEST, psn, Parts { ask: true, reth, ..Parts::default() })
+    make(READ_REQUEST, psn, PacketParts { ask: true, reth, ..PacketParts::default() })
 }
-pub fn add(psn: u32, address: u64) -> Made {
+pub fn add(psn: u32, address: u64) -> HandmadePacket {
     let atomic = Some(AtomicEth::new(address, Rkey(7), 5, 0));
-    make(FETCH_ADD, psn, Parts { ask: true, atomic, ..Parts::default() })
+    make(FETCH_ADD, psn, PacketParts { ask: true, atomic, ..PacketParts::default() })
 }
-pub fn write(code: u8, psn: u32, total: Option<u32>, payload: usize) -> Made {
+pub fn write(code: u8, psn: u32, total: Option<u32>, payload: usize) -> HandmadePacket {
     let reth = total.map(|total| Reth::new(0x4000, Rkey(7), total));
-    make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+    make(code, psn, PacketParts { ask: true, reth, payload, ..PacketParts::default() })
 }
-pub fn acknowledge(psn: u32, syndrome: u8) -> Made {
+pub fn acknowledge(psn: u32, syndrome: u8) -> HandmadePacket {
     let aeth = Some(Aeth::new(Syndrome::from_byte(syndrome), 0));
-    make(ACKNOWLEDGE, psn, Parts { aeth, ..Parts::default() })
+    make(ACKNOWLEDGE, psn, PacketParts { aeth, ..PacketParts::default() })
 }
 /// An ACK without credits, of everything up to this PSN.
-pub fn ack(psn: u32) -> Made {
+pub fn ack(psn: u32) -> HandmadePacket {
     acknowledge(psn, Syndrome::Ack(CREDITS_INVALID).to_byte())
 }
 /// A NAK: this one is missing.
-pub fn sequence_nak(psn: u32) -> Made {
+pub fn sequence_nak(psn: u32) -> HandmadePacket {
     acknowledge(psn, Syndrome::SequenceError.to_byte())
 }
-pub fn read_data(code: u8, psn: u32, payload: usize) -> Made {
+pub fn read_data(code: u8, psn: u32, payload: usize) -> HandmadePacket {
     let aeth = (code != READ_RESPONSE_MIDDLE).then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0));
-    make(code, psn, Parts { aeth, payload, ..Parts::default() })
+    make(code, psn, PacketParts { aeth, payload, ..PacketParts::default() })
 }
 
-impl Made {
+impl HandmadePacket {
     /// Hands the packet over.
     pub fn parsed<T>(&self, with: impl FnOnce(&Packet<'_>) -> T) -> T {
         with(&Packet::parse(&self.0).unwrap())

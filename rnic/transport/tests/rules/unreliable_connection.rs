@@ -3,26 +3,29 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
 use omniverb_transport::{Delivery, Operation, Request, RequestId, SubmitError, Unreliable};
-use omniverb_wire::{DATAGRAM_MAX, Packet, Place, Reth};
+use omniverb_wire::{DATAGRAM_MAX, Packet, PacketPosition, Reth};
 
 struct End {
     connection: Unreliable,
-    script: Script,
+    script: ScriptedUpperLayer,
 }
 
 impl End {
     fn new() -> End {
-        End { connection: Unreliable::new(config()).unwrap(), script: Script::default() }
+        End {
+            connection: Unreliable::new(config()).unwrap(),
+            script: ScriptedUpperLayer::default(),
+        }
     }
-    fn receive(&mut self, packet: &Made) {
+    fn receive(&mut self, packet: &HandmadePacket) {
         packet.parsed(|packet| self.connection.handle_packet(packet, &mut self.script));
     }
 }
 
-fn packet(code: u8, psn: u32, payload: usize) -> Made {
+fn packet(code: u8, psn: u32, payload: usize) -> HandmadePacket {
     let reth =
         matches!(code, UC_WRITE_FIRST | UC_WRITE_ONLY).then(|| Reth::new(0x4000, Rkey(7), 300));
-    make(code, psn, Parts { reth, payload, ..Parts::default() })
+    make(code, psn, PacketParts { reth, payload, ..PacketParts::default() })
 }
 
 #[test]
@@ -33,7 +36,7 @@ fn is_over_when_it_has_left_and_asks_for_nothing() {
         operation,
         srq: 0,
         length,
-        place: Place::Only,
+        place: PacketPosition::Only,
         is_fenced: false,
     };
     end.connection.submit(request(1, SEND, 300)).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Rkey, Service};
-use omniverb_transport::{Config, Naming, Operation};
+use omniverb_transport::{AddressedPackets, Config, Operation};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Reth};
 
 fn request(total: u64, immediate: Option<[u8; 4]>) -> Operation {
@@ -27,7 +27,7 @@ fn with_alike(end: &mut End) -> Vec<(String, usize)> {
 #[test]
 fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
     let wide = Config { window: 1000, window_floor: 1000, ..config() };
-    let whole = Config { naming: Naming::Every, ask_every: Some(1000), ..wide };
+    let whole = Config { naming: AddressedPackets::Every, ask_every: Some(1000), ..wide };
     let submit = |end: &mut End| {
         end.submit(1, request(256 * 12, None), 256 * 12);
         end.submit(2, request(600, Some([1; 4])), 600);
@@ -63,7 +63,7 @@ fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
     assert_eq!((answers, others), (vec![0, 2, 4], vec![6]));
     // So is everything that a plain RoCE peer gets, or a narrow window lets through.
     for config in [
-        Config { naming: Naming::First, ..whole.clone() },
+        Config { naming: AddressedPackets::First, ..whole.clone() },
         Config { window: 2, window_floor: 2, ..whole },
     ] {
         let mut end = End::new(config);
@@ -76,19 +76,23 @@ fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
 fn a_run_is_taken_in_one_go_if_it_is_what_is_expected() {
     let named = |psn, before: u32| {
         let reth = Some(Reth::new(0x4000 + u64::from(before), Rkey(7), 1200 - before));
-        make(WRITE_FIRST, psn, Parts { reth, payload: 256, ..Parts::default() })
+        make(WRITE_FIRST, psn, PacketParts { reth, payload: 256, ..PacketParts::default() })
     };
     let middle = || [named(501, 256), named(502, 512), named(503, 768)];
     let last = || {
         let reth = Some(Reth::new(0x4400, Rkey(7), 176));
-        make(WRITE_ONLY, 504, Parts { ask: true, reth, payload: 176, ..Parts::default() })
+        make(
+            WRITE_ONLY,
+            504,
+            PacketParts { ask: true, reth, payload: 176, ..PacketParts::default() },
+        )
     };
     let new = |config: Config| {
         let mut end = End::new(config);
         end.script.places_runs = true;
         end
     };
-    let all = Config { naming: Naming::Every, ..config() };
+    let all = Config { naming: AddressedPackets::Every, ..config() };
     let mut end = new(all.clone());
     end.receive(&named(500, 0));
     assert!(end.receive_run(&middle()));

@@ -3,7 +3,7 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::{Placement, Rkey, Selectivity, Service};
 use omniverb_transport::{Config, Operation, Request, RequestId, Status, SubmitError};
-use omniverb_wire::{AtomicEth, Opcode, Place, Reth};
+use omniverb_wire::{AtomicEth, Opcode, PacketPosition, Reth};
 
 const XRC: u8 = 0xa0;
 
@@ -11,15 +11,15 @@ fn of(service: Service) -> End {
     End::new(Config { service, ..config() })
 }
 
-fn request(code: u8, psn: u32, srq: u32, parts: Parts) -> Made {
-    make(XRC | code, psn, Parts { srq: Some(srq), ask: true, ..parts })
+fn request(code: u8, psn: u32, srq: u32, parts: PacketParts) -> HandmadePacket {
+    make(XRC | code, psn, PacketParts { srq: Some(srq), ask: true, ..parts })
 }
 
 #[test]
 fn every_request_names_its_queue() {
     let mut end = of(Service::XrcSend);
     let submit = |end: &mut End, id, operation, srq, length| {
-        let (id, place) = (RequestId(id), Place::Only);
+        let (id, place) = (RequestId(id), PacketPosition::Only);
         end.connection
             .submit(Request { id, operation, srq, length, place, is_fenced: false })
             .unwrap();
@@ -56,16 +56,19 @@ fn atomic_writes_and_flushes_are_not_of_it() {
     let flush = Operation::Flush { address, key, length: 8, placement, selectivity };
     let eight = Operation::AtomicWrite { address, key, value: [1; 8] };
     for (operation, length) in [(flush, 0), (eight, 8)] {
-        let (id, place) = (RequestId(1), Place::Only);
+        let (id, place) = (RequestId(1), PacketPosition::Only);
         let request = Request { id, operation, srq, length, place, is_fenced: false };
         assert_eq!(end.connection.submit(request), Err(SubmitError::Sequence));
     }
     assert_eq!([0xbc, 0xbd].map(Opcode::from_byte), [None; 2]);
 }
 
-fn acknowledging() -> Parts {
+fn acknowledging() -> PacketParts {
     use omniverb_wire::{Aeth, CREDITS_INVALID, Syndrome};
-    Parts { aeth: Some(Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0)), ..Parts::default() }
+    PacketParts {
+        aeth: Some(Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0)),
+        ..PacketParts::default()
+    }
 }
 
 #[test]
@@ -73,10 +76,15 @@ fn the_upper_layer_gets_the_srq_number() {
     let mut end = of(Service::XrcRecv);
     let reth = Some(Reth::new(0x4000, Rkey(7), 10));
     let atomic = Some(AtomicEth::new(0x2000, Rkey(7), 5, 0));
-    end.receive(&request(SEND_ONLY, 500, 5, Parts { payload: 9, ..Parts::default() }));
-    end.receive(&request(WRITE_ONLY, 501, 6, Parts { reth, payload: 10, ..Parts::default() }));
-    end.receive(&request(READ_REQUEST, 502, 7, Parts { reth, ..Parts::default() }));
-    end.receive(&request(FETCH_ADD, 503, 8, Parts { atomic, ..Parts::default() }));
+    end.receive(&request(SEND_ONLY, 500, 5, PacketParts { payload: 9, ..PacketParts::default() }));
+    end.receive(&request(
+        WRITE_ONLY,
+        501,
+        6,
+        PacketParts { reth, payload: 10, ..PacketParts::default() },
+    ));
+    end.receive(&request(READ_REQUEST, 502, 7, PacketParts { reth, ..PacketParts::default() }));
+    end.receive(&request(FETCH_ADD, 503, 8, PacketParts { atomic, ..PacketParts::default() }));
     assert_eq!(end.script.srqs, [5, 6, 7, 8]);
     assert_eq!(
         end.sent(),
@@ -95,7 +103,7 @@ fn packets_of_other_services_are_dropped() {
     receiver.receive(&send(500, 1));
     assert_eq!((receiver.sent(), receiver.script.take_log()), (vec![], vec![]));
     let mut plain = end();
-    plain.receive(&request(SEND_ONLY, 500, 5, Parts::default()));
+    plain.receive(&request(SEND_ONLY, 500, 5, PacketParts::default()));
     assert_eq!((plain.sent(), plain.script.take_log()), (vec![], vec![]));
 }
 
@@ -103,8 +111,8 @@ fn packets_of_other_services_are_dropped() {
 #[test]
 fn the_end_that_asks_is_not_asked() {
     let mut end = of(Service::XrcSend);
-    end.receive(&request(SEND_ONLY, 500, 5, Parts::default()));
-    end.receive(&request(SEND_ONLY, 507, 5, Parts::default()));
+    end.receive(&request(SEND_ONLY, 500, 5, PacketParts::default()));
+    end.receive(&request(SEND_ONLY, 507, 5, PacketParts::default()));
     assert_eq!((end.sent(), end.script.take_log()), (vec![], vec![]));
 }
 

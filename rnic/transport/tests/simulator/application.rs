@@ -6,13 +6,13 @@ mod upper_layer;
 use crate::model::{COUNTERS, Item, Plan, WRITABLE};
 use omniverb_terms::Refusal;
 use omniverb_transport::random::Random;
-use omniverb_transport::{Answer, Connection, Delivery, Operation, ReadRequest, Ticket, Time};
+use omniverb_transport::{Connection, Delivery, LateAnswer, Operation, ReadRequest, Ticket, Time};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 /// How the layer above behaves; chances in ten thousand.
 #[derive(Clone, Copy, Debug)]
-pub struct Manners {
+pub struct Behaviour {
     pub late: u64,
     pub stall: u64,
     /// Longest time to an answer.
@@ -28,10 +28,10 @@ pub struct Manners {
 }
 
 /// An answer that is due.
-struct Late {
+struct DueAnswer {
     time: Time,
     ticket: Ticket,
-    answer: Answer,
+    answer: LateAnswer,
     /// Which message of the peer it belongs to.
     message: usize,
     needs_receive: bool,
@@ -42,7 +42,7 @@ pub struct Application {
     host: usize,
     pub mine: Rc<Plan>,
     pub theirs: Rc<Plan>,
-    manners: Manners,
+    manners: Behaviour,
     random: Random,
     pub now: Time,
     pub written: Vec<u8>,
@@ -52,7 +52,7 @@ pub struct Application {
     offset: u64,
     receives: u64,
     next_post: Time,
-    late: VecDeque<Late>,
+    late: VecDeque<DueAnswer>,
     resume: Option<Time>,
     /// READs of the peer, oldest first.
     reads: BTreeMap<Ticket, ReadRequest>,
@@ -73,7 +73,7 @@ impl Application {
         host: usize,
         mine: Rc<Plan>,
         theirs: Rc<Plan>,
-        manners: Manners,
+        manners: Behaviour,
         random: Random,
     ) -> Application {
         Application {
@@ -120,11 +120,24 @@ impl Application {
         }
     }
 
-    fn answer_late(&mut self, ticket: Ticket, answer: Answer, message: usize, needs_receive: bool) {
+    fn answer_late(
+        &mut self,
+        ticket: Ticket,
+        answer: LateAnswer,
+        message: usize,
+        needs_receive: bool,
+    ) {
         let pause = self.random.between(1, self.manners.pause);
         let before = self.late.back().map_or(0, |late| late.time);
         let time = (self.now + pause).max(before);
-        self.late.push_back(Late { time, ticket, answer, message, needs_receive, told: false });
+        self.late.push_back(DueAnswer {
+            time,
+            ticket,
+            answer,
+            message,
+            needs_receive,
+            told: false,
+        });
     }
 
     /// When it has something to do.
@@ -150,16 +163,16 @@ impl Application {
                 if self.receives == 0 {
                     if !late.told {
                         late.told = true;
-                        connection.answer(late.ticket, Answer::NotReady);
+                        connection.answer(late.ticket, LateAnswer::NotReady);
                     }
                     break;
                 }
                 self.receives -= 1;
             }
-            if late.answer == Answer::Gone {
+            if late.answer == LateAnswer::Gone {
                 self.reads.remove(&late.ticket);
             }
-            if late.answer == Answer::Done && self.random.chance(5000) {
+            if late.answer == LateAnswer::Done && self.random.chance(5000) {
                 // Whatever came before was done already, or is an atomic and not concerned.
                 connection.done_through(late.ticket);
             } else {
@@ -177,7 +190,7 @@ impl Application {
     fn refuse(&mut self, ticket: Ticket) -> Delivery {
         let refusal = Refusal::RemoteAccess;
         if self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Refused(refusal), self.cursor, false);
+            self.answer_late(ticket, LateAnswer::Refused(refusal), self.cursor, false);
             self.void = true;
             return Delivery::Later;
         }

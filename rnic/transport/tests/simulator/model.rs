@@ -3,7 +3,7 @@
 use omniverb_terms::{Placement, Rkey, Selectivity};
 use omniverb_transport::random::{Random, mix};
 use omniverb_transport::{Operation, Request, RequestId};
-use omniverb_wire::Place;
+use omniverb_wire::PacketPosition;
 
 /// Memory of each end: first what WRITEs change, then what READs see, then what atomics change.
 pub const WRITABLE: u64 = 16 << 10;
@@ -177,7 +177,7 @@ impl Plan {
             operation,
             srq: 0,
             length: end - begin,
-            place: Place::new(begin == 0, end == length),
+            place: PacketPosition::new(begin == 0, end == length),
             is_fenced: fence && begin == 0,
         };
         pieces.iter().copied().zip(ends).map(piece).collect()

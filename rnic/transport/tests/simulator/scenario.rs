@@ -1,16 +1,18 @@
 //! From a seed to everything that a run depends on.
 
-use crate::application::Manners;
+use crate::application::Behaviour;
 use crate::model::Plan;
 use crate::simulated_hosts::Scenario;
 use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::random::Random;
-use omniverb_transport::{Acknowledgements, Config, DelayNotices, GoneReads, Naming, Time};
+use omniverb_transport::{
+    Acknowledgements, AddressedPackets, Config, DelayNotices, GoneReads, Time,
+};
 use std::rc::Rc;
 
 /// Polite: answers at once, always has receives.
-pub const PROMPT: Manners = Manners {
+pub const PROMPT: Behaviour = Behaviour {
     late: 0,
     stall: 0,
     pause: 1,
@@ -34,8 +36,8 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
     let known = random.chance(5000);
     let apart = psns[0].number().is_multiple_of(5);
     let kind = |index: usize| match known != (apart && index == 1) {
-        true => (Naming::Every, GoneReads::Refused),
-        false => (Naming::First, GoneReads::Unanswered),
+        true => (AddressedPackets::Every, GoneReads::Refused),
+        false => (AddressedPackets::First, GoneReads::Unanswered),
     };
     let depths = [random.between(1, 16) as usize, random.between(1, 16) as usize];
     let mut config = |index: usize| Config {
@@ -102,7 +104,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         queue: random.pick(&[0, 0, 500_000]),
         limit: 0,
     };
-    let mut manners = || Manners {
+    let mut manners = || Behaviour {
         late: chance(&mut random, 8000),
         stall: chance(&mut random, 400),
         pause: random.pick(&[1000, 50_000, 1_000_000]),

@@ -1,14 +1,14 @@
 //! Two hosts and the network between them, in one thread, on one clock that nobody waits for.
 
-use crate::application::{Application, Manners};
+use crate::application::{Application, Behaviour};
 use crate::model::Plan;
 use crate::trace::Trace;
 use omniverb_transport::fault_injection::{Faults, FaultyLine};
 use omniverb_transport::random::Random;
 use omniverb_transport::{
-    Config, Connection, Ecn, Event, Request, RequestId, Status, Taken, Time, Transmit,
+    Config, Connection, Ecn, Event, Request, RequestId, RunOutcome, Status, Time, Transmit,
 };
-use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Packet, Run, Verdict};
+use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, IcrcVerdict, Identification, Packet, WriteRun};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub struct Scenario {
     pub seed: u64,
     pub configs: [Config; 2],
     pub faults: Faults,
-    pub manners: [Manners; 2],
+    pub manners: [Behaviour; 2],
     pub plans: [Rc<Plan>; 2],
     /// Picoseconds per byte that each host is allowed to send, as a rate limit; 0: none.
     pub paces: [u64; 2],
@@ -66,7 +66,7 @@ pub struct World {
     hosts: [Host; 2],
     /// The line to each host.
     lines: [FaultyLine; 2],
-    flows: [Flow; 2],
+    flows: [IcrcFlow; 2],
     now: Time,
     limit: Time,
     random: Random,
@@ -136,7 +136,7 @@ impl World {
                 Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1 + u16::from(host)).into()
             }
         };
-        let flow = |from, to| Flow { source: from, destination: to, source_port: 0xc123 };
+        let flow = |from, to| IcrcFlow { source: from, destination: to, source_port: 0xc123 };
         World {
             hosts,
             lines: [0xbad, 0xdead]
@@ -250,7 +250,7 @@ impl World {
         // The identification is known, as if the kernel had told.
         let known = Some(Identification::ZERO);
         let arrived = std::iter::from_fn(|| self.lines[to].arrival(self.now));
-        let sound = arrived.filter(|flight| flow.check(&flight.bytes, known) == Verdict::Exact);
+        let sound = arrived.filter(|flight| flow.check(&flight.bytes, known) == IcrcVerdict::Exact);
         let flights: Vec<_> = sound.collect();
         let mut rest = &flights[..];
         while let Some((first, others)) = rest.split_first() {
@@ -262,8 +262,8 @@ impl World {
                 .take(8)
                 .take_while(|it| it.bytes.len() == length && it.ecn == Ecn::Unmarked);
             let train: Vec<u8> = alike.flat_map(|it| it.bytes.iter().copied()).collect();
-            if let Some(run) = Run::of(&train, length)
-                && host.connection.handle_run(&run, &mut host.application) == Taken::All
+            if let Some(run) = WriteRun::of(&train, length)
+                && host.connection.handle_run(&run, &mut host.application) == RunOutcome::All
             {
                 self.runs[1] += 1;
                 rest = &rest[run.count()..];

@@ -1,6 +1,6 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic.
 
-use crate::{Flow, Fragments, Identification, Packet, Verdict};
+use crate::{Fragments, IcrcFlow, IcrcVerdict, Identification, Packet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Parses arbitrary bytes and calls every accessor; checks and seals them as a datagram.
@@ -22,12 +22,12 @@ pub fn packet(bytes: &[u8]) {
     let v4 = Ipv4Addr::LOCALHOST.into();
     let v6 = Ipv6Addr::LOCALHOST.into();
     for (source, destination) in [(v4, v4), (v6, v6), (v4, v6)] {
-        let flow = Flow { source, destination, source_port };
+        let flow = IcrcFlow { source, destination, source_port };
         let _ = flow.check(bytes, None);
         let mut copy = bytes.to_vec();
         flow.seal(&mut copy, 7);
         let id = Some(Identification { id: 7, fragments: Fragments::Forbidden });
-        assert!(copy.len() < 4 || flow.check(&copy, id) == Verdict::Exact);
+        assert!(copy.len() < 4 || flow.check(&copy, id) == IcrcVerdict::Exact);
     }
 }
 

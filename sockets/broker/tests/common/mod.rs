@@ -5,8 +5,8 @@ use omniverb_broker::{Range, StartupParameters};
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_sys::helper_process::{Helper, Helpers};
-use omniverb_sys::users_and_groups::People;
+use omniverb_sys::helper_process::{Helper, HelperStart};
+use omniverb_sys::users_and_groups::UsersAndGroups;
 use omniverb_sys::{Access, Extent, seqpacket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -39,12 +39,12 @@ impl Broker {
     }
 
     /// For some only.
-    pub fn start_for(name: &str, allowed: Option<People>) -> Broker {
+    pub fn start_for(name: &str, allowed: Option<UsersAndGroups>) -> Broker {
         let path = std::env::temp_dir().join(format!("broker-{}-{name}", std::process::id()));
         let listener = seqpacket::listen(&path, 0o600).unwrap();
         let helper =
-            Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
-        let order = StartupParameters { helpers: Helpers::Threads, allowed, light: light() }
+            HelperStart::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
+        let order = StartupParameters { helpers: HelperStart::Threads, allowed, light: light() }
             .encode()
             .unwrap();
         seqpacket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
@@ -109,7 +109,8 @@ impl Process {
     /// The next message, with all descriptors.
     pub fn hear_any(&self) -> Option<(Reply, Vec<OwnedFd>)> {
         let mut bytes = [0; BYTES];
-        let got = seqpacket::receive(self.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+        let got =
+            seqpacket::receive(self.calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         let (length, files) = got.ok().filter(|(length, _)| *length > 0)?;
         Some((Reply::decode(&bytes[..length]).unwrap(), files))
     }

@@ -52,7 +52,7 @@ impl Activity {
     }
 
     /// It is this one from now on.
-    pub(super) fn has(&mut self, way: Flow, lane: Option<usize>) {
+    pub(super) fn set_lane(&mut self, way: Flow, lane: Option<usize>) {
         self.lanes[way as usize] = lane.map_or(0, |lane| lane as u8 + 1);
     }
 }

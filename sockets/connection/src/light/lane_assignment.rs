@@ -49,13 +49,13 @@ impl Slot {
 
     /// It has this lane from now on, for what it sends.
     pub fn assign_lane(&mut self, lane: usize) {
-        self.activity.has(Flow::Out, Some(lane));
+        self.activity.set_lane(Flow::Out, Some(lane));
     }
 
     /// It has none any more. So many bytes are to come by it yet, which count as if they went by
     /// the channel.
     pub fn release_lane(&mut self, bytes: u32) {
-        self.activity.has(Flow::Out, None);
+        self.activity.set_lane(Flow::Out, None);
         self.credit = self.credit.saturating_sub(bytes);
         self.cool_down();
     }
@@ -66,7 +66,7 @@ impl Slot {
             [Flag::Pending, Flag::PeerEnded, Flag::PeerClosed].map(|flag| !self.has(flag));
         let may = self.lane(Flow::In).is_none() && is_open == [true; 3];
         if may {
-            self.activity.has(Flow::In, Some(lane));
+            self.activity.set_lane(Flow::In, Some(lane));
         }
         may
     }
@@ -89,7 +89,7 @@ impl Slot {
 
     /// Nothing comes by its lane any more.
     pub fn lane_drained(&mut self) {
-        self.activity.has(Flow::In, None);
+        self.activity.set_lane(Flow::In, None);
     }
 }
 

@@ -386,7 +386,7 @@ impl Slot {
 
     /// There is no memory for what comes: it is as if the other end had reset, and so does this
     /// one.
-    pub fn lacks_memory(&mut self, pool: &mut BlockPool<'_>) {
+    pub fn reset_for_lack_of_memory(&mut self, pool: &mut BlockPool<'_>) {
         self.queue.clear(pool);
         self.set_flag(Flag::ResetOnClose);
         if !self.has(Flag::CloseSent) {
@@ -486,7 +486,7 @@ mod tests {
         let mut pool = BlockPool::new(&mut blocks, &mut free, |_| {});
         let [mut ended, mut closed] = [slot(), slot()];
         for slot in [&mut ended, &mut closed] {
-            slot.lacks_memory(&mut pool);
+            slot.reset_for_lack_of_memory(&mut pool);
         }
         ended.peer_ended();
         closed.peer_closed(Closing::Orderly);

@@ -45,7 +45,7 @@ fn who_sleeps_is_woken() {
         let writer = thread::spawn(move || {
             for message in 0..2 {
                 if puts(&sent, message * 8) {
-                    sent.rings();
+                    sent.clear_reader_mark();
                     rings.store(true, Ordering::SeqCst);
                 }
             }
@@ -129,7 +129,7 @@ fn the_woken_thread_wakes_other_sleepers() {
         let writer = thread::spawn(move || {
             for message in 0..2 {
                 if puts(&sent, message * 8) {
-                    sent.rings();
+                    sent.clear_reader_mark();
                     *rings.lock().unwrap() = true;
                 }
             }

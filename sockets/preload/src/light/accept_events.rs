@@ -111,7 +111,7 @@ impl State {
 
     /// The kernel has told a set of what has this data: of a listening socket that it tells of once
     /// it has.
-    pub(super) fn was_told_by_kernel(&mut self, set: u32, data: u64) {
+    pub(super) fn mark_told_by_kernel(&mut self, set: u32, data: u64) {
         for place in 0..self.listeners.end() {
             let Some((fd, id)) = self.listeners.known_at(place) else { continue };
             let mut found = None;

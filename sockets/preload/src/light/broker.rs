@@ -167,7 +167,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
         Reply::Channel { .. } | Reply::ChannelKnown { .. } | Reply::NoChannel { .. }
     );
     if is_for_strays {
-        state.unaccepted.are_due();
+        state.unaccepted.set_due();
     }
     match (reply, files) {
         (Reply::Channel { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
@@ -182,7 +182,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 answer(state, tag, if is_made { RouteState::Channel(name) } else { no_listener() });
             }
             if !is_made {
-                has_gone(state, name);
+                note_gone_channel(state, name);
             }
         }
         // There was no room for its descriptors.
@@ -190,13 +190,13 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             if side == 0 {
                 answer(state, tag, no_listener());
             }
-            has_gone(state, name);
+            note_gone_channel(state, name);
         }
         (Reply::ChannelKnown { tag, name, until }, _) => {
             let is_there = state.channel_named(name).is_some();
             if !is_there {
                 // The broker takes it for one that is.
-                has_gone(state, name);
+                note_gone_channel(state, name);
             }
             let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
             // The clocks of two time namespaces may differ.
@@ -215,10 +215,12 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let channel =
                 state.channel_named(name).and_then(|index| state.channels[index].as_mut());
             if let Some(across) = channel.and_then(|channel| channel.across.as_mut()) {
-                across.has_way(port, believed(until));
+                across.add_way(port, believed(until));
             }
         }
-        (Reply::RemoteSeen { address, port }, _) => has_seen(state, &Endpoint { address, port }),
+        (Reply::RemoteSeen { address, port }, _) => {
+            expire_routes(state, &Endpoint { address, port })
+        }
         (Reply::Ended { link: name }, _) => {
             if let Some(index) = state.channel_named(name) {
                 state.lose(index, Closing::Reset);
@@ -329,7 +331,7 @@ fn make(
 
 /// A channel is of no use any more. The broker is told when no thread is in the middle of its
 /// messages.
-pub(super) fn has_gone(state: &mut State, name: u64) {
+pub(super) fn note_gone_channel(state: &mut State, name: u64) {
     let (names, count) = &mut state.gone;
     if *count < names.len() {
         names[*count] = name;
@@ -344,11 +346,11 @@ pub(super) fn loses(state: &mut State, name: u64) {
     for route in routes(state).0.iter_mut().filter(|one| one.way == RouteState::Channel(name)) {
         route.way = way;
     }
-    has_gone(state, name);
+    note_gone_channel(state, name);
 }
 
 /// What is known of an address is old.
-fn has_seen(state: &State, to: &Endpoint) {
+fn expire_routes(state: &State, to: &Endpoint) {
     let now = sleepers::now();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
         route.pause = OFTEN;
@@ -574,7 +576,10 @@ fn known(state: &mut State, to: Endpoint) -> Known {
 /// A question is about to be asked: its tag.
 pub(super) fn asks_anew(state: &mut State, to: Endpoint, now: u64) -> u64 {
     let end = state.channels_end;
-    state.channels[..end].iter_mut().flatten().for_each(|channel| channel.looks(now));
+    state.channels[..end]
+        .iter_mut()
+        .flatten()
+        .for_each(|channel| channel.note_closed_listeners(now));
     let (all, latest) = routes(state);
     *latest += 1;
     let found = all.iter_mut().find(|one| one.way != RouteState::Free && one.to == to);

@@ -84,13 +84,13 @@ impl CrossNamespace {
     }
 
     /// The mail has been read.
-    pub(super) fn has_read(&mut self) {
+    pub(super) fn clear_put_off(&mut self) {
         self.put_off = 0;
     }
 
     /// The network was seen to bring one to a port. Of too many, which no broker says, the oldest
     /// is forgotten.
-    pub(super) fn has_way(&mut self, port: u16, until: u64) {
+    pub(super) fn add_way(&mut self, port: u16, until: u64) {
         let place = match self.ways.iter_mut().position(|way| way.0 == port) {
             Some(place) => Some(&mut self.ways[place]),
             None => self.ways.iter_mut().min_by_key(|way| way.1),
@@ -102,7 +102,7 @@ impl CrossNamespace {
 
     /// The mail cannot be read now: whether that may be waited for, with all that comes by the
     /// channel.
-    pub(super) fn may_put_off(&mut self, now: u64) -> bool {
+    pub(super) fn put_off_until_limit(&mut self, now: u64) -> bool {
         if self.put_off == 0 {
             self.put_off = now;
         }
@@ -115,7 +115,7 @@ impl CrossNamespace {
 
     /// The broker that would say that it is over is gone. By which connection another one was told
     /// of it, if one was. `false`: there has been none for so long that it is over.
-    pub(super) fn may_be_alone(&mut self, told: Option<u64>, now: impl FnOnce() -> u64) -> bool {
+    pub(super) fn note_broker(&mut self, told: Option<u64>, now: impl FnOnce() -> u64) -> bool {
         if let Some(connection) = told {
             (self.broker, self.alone) = (connection, 0);
             return true;
@@ -362,7 +362,7 @@ impl Channel {
     }
 
     /// An id is free again; the side that has chosen it says so.
-    pub(super) fn gives(&mut self, id: u32) {
+    pub(super) fn release_id(&mut self, id: u32) {
         if id as usize & 1 == self.side {
             self.shown().ends(id);
         }
@@ -426,7 +426,7 @@ impl Channel {
     }
 
     /// One of this side's was refused: whether since there was no room for it.
-    pub(super) fn was_put_off(&mut self) -> bool {
+    pub(super) fn take_put_off(&mut self) -> bool {
         let word = self.memory.load((1 - self.side) * SIDE + FULL, Ordering::Acquire);
         let was = word != self.put_off;
         if was {
@@ -470,7 +470,7 @@ impl Channel {
 
     /// Announces that this side has closed a listener: a client that has not seen that may be about
     /// to open connections to it ([`Channel::is_opened`]).
-    pub(super) fn has_left(&self) {
+    pub(super) fn count_closed_listener(&self) {
         let word = self.memory.word(self.side * SIDE + LEFT);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -502,12 +502,12 @@ impl Channel {
     }
 
     /// They are open, and that was said.
-    pub(super) fn has_opened(&self) {
+    pub(super) fn clear_opens(&self) {
         self.memory.word(self.side * SIDE + OPENS).store(0, Ordering::Release);
     }
 
     /// Notes the other side's count of closed listeners, before the broker is asked for a listener.
-    pub(super) fn looks(&mut self, now: u64) {
+    pub(super) fn note_closed_listeners(&mut self, now: u64) {
         if self.left() != self.seen.0 {
             self.seen = (self.left(), now);
         }

@@ -29,9 +29,9 @@ impl State {
             return false;
         };
         if is_read {
-            across.has_read();
+            across.clear_put_off();
         }
-        is_read || !across.may_put_off(sleepers::now())
+        is_read || !across.put_off_until_limit(sleepers::now())
     }
 
     /// A broker that has come anew hears of channels to other network namespaces: it may be told by
@@ -43,7 +43,7 @@ impl State {
             let Some(channel) = self.channels[index].as_mut() else { continue };
             let Some(across) = channel.across.as_mut().filter(is_unsaid) else { continue };
             let said = broker::still(channel.name, across.ends);
-            if !across.may_be_alone(said, sleepers::now) {
+            if !across.note_broker(said, sleepers::now) {
                 self.lose(index, Closing::Reset);
             }
         }

@@ -362,7 +362,7 @@ impl State {
         }
         channel.open(id, &names);
         channel.publish();
-        channel.has_opened();
+        channel.clear_opens();
         self.carried.0 += 1;
         Some(at)
     }

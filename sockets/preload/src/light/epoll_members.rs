@@ -246,7 +246,7 @@ fn besides(
             a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
         });
         if epoll_sets::are_one_shot() {
-            with(|state| state.was_told_by_kernel(id, one.u64));
+            with(|state| state.mark_told_by_kernel(id, one.u64));
         }
         if !is_told {
             rest[kept] = one;

@@ -112,7 +112,7 @@ impl Sets {
 
     /// Something in a set may be ready, which sets that it is in are to hear.
     #[inline]
-    pub(super) fn has_news(&mut self, place: usize) {
+    pub(super) fn clear_outer_told(&mut self, place: usize) {
         if self.nestings > 0 {
             self.all[place].outer.iter_mut().for_each(|one| one.is_told = false);
         }

@@ -42,7 +42,7 @@ pub(super) enum WaitTarget<'a> {
 impl State {
     /// One has sent by the channel: if it is busy it gets a lane.
     #[inline]
-    pub(super) fn has_sent(&mut self, at: u32) {
+    pub(super) fn record_send(&mut self, at: u32) {
         let slot = self.slots.at(at);
         let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_mut() else { return };
@@ -108,20 +108,20 @@ impl State {
         let unread = handle(index, Flow::Out, lane).hold().map_or(0, |held| held.unread());
         channel.put(Frame::ReleaseLane(unread), slot.id);
         slot.release_lane(unread);
-        self.has_left_lane(at, index, lane);
+        self.free_outgoing_lane(at, index, lane);
         true
     }
 
     /// It has said its last: nothing more goes by its lane.
-    pub(super) fn has_ended(&mut self, at: u32) {
+    pub(super) fn release_outgoing_lane(&mut self, at: u32) {
         let slot = self.slots.at(at);
         let Some(lane) = slot.lane(Flow::Out) else { return };
         let index = usize::from(slot.channel);
         slot.release_lane(0);
-        self.has_left_lane(at, index, lane);
+        self.free_outgoing_lane(at, index, lane);
     }
 
-    fn has_left_lane(&mut self, at: u32, index: usize, lane: usize) {
+    fn free_outgoing_lane(&mut self, at: u32, index: usize, lane: usize) {
         let id = self.slots.at(at).id;
         self.carried.1 += handle(index, Flow::Out, lane).hold().map_or(0, |held| held.sent());
         if let Some(channel) = self.channels[index].as_mut() {
@@ -136,7 +136,7 @@ impl State {
     pub(super) fn leave_lane(&mut self, at: u32) {
         let slot = self.slots.at(at);
         if let Some(lane) = slot.lane(Flow::Out) {
-            handle(usize::from(slot.channel), Flow::Out, lane).is_left(at, Flow::Out);
+            handle(usize::from(slot.channel), Flow::Out, lane).release(at, Flow::Out);
         }
     }
 
@@ -145,7 +145,7 @@ impl State {
         self.leave_lane(at);
         let slot = self.slots.at(at);
         if let Some(lane) = slot.lane(Flow::In) {
-            handle(usize::from(slot.channel), Flow::In, lane).is_left(at, Flow::In);
+            handle(usize::from(slot.channel), Flow::In, lane).release(at, Flow::In);
         }
     }
 
@@ -193,7 +193,7 @@ impl State {
         handle.begins(&whose, (index, Flow::In, lane), before);
         if is_lost {
             // What comes there is behind bytes that were not read.
-            handle.is_left(at, Flow::In);
+            handle.release(at, Flow::In);
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl State {
         at: u32,
     ) -> Result<u32, ProtocolError> {
         // Before anything is found that makes no sense: what is lost then has no lane.
-        let Some(lane) = self.has_no_lane_inward(index, at) else { return Ok(0) };
+        let Some(lane) = self.free_incoming_lane(index, at) else { return Ok(0) };
         let Some(held) = handle(index, Flow::In, lane).hold() else { return Err(ProtocolError) };
         let there = held.waiting().ok_or(ProtocolError)?;
         let slot = self.slots.at(at);
@@ -238,20 +238,20 @@ impl State {
             let times = &mut channel.lanes.left[Flow::In as usize][lane];
             *times += 1;
             let times = *times;
-            channel.lane(Flow::In, lane).was_left(times);
+            channel.lane(Flow::In, lane).mark_left(times);
         }
         if !has_memory {
-            self.lacks_memory(at);
+            self.reset_for_lack_of_memory(at);
         }
         Ok(there as u32)
     }
 
     /// Nothing comes by the lane of a connection any more: which it was.
-    fn has_no_lane_inward(&mut self, index: usize, at: u32) -> Option<usize> {
+    fn free_incoming_lane(&mut self, index: usize, at: u32) -> Option<usize> {
         let slot = self.slots.at(at);
         let lane = slot.lane(Flow::In)?;
         slot.lane_drained();
-        handle(index, Flow::In, lane).is_left(at, Flow::In);
+        handle(index, Flow::In, lane).release(at, Flow::In);
         if let Some(channel) = self.channels[index].as_mut() {
             channel.lanes.slots[Flow::In as usize][lane] = 0;
             channel.lanes.inward &= !(1 << lane);
@@ -268,12 +268,12 @@ impl State {
         for at in inward.into_iter().filter(|at| *at != 0) {
             match how {
                 Closing::Orderly => _ = self.takes_rest_of_lane(index, at),
-                Closing::Reset => _ = self.has_no_lane_inward(index, at),
+                Closing::Reset => _ = self.free_incoming_lane(index, at),
             }
         }
         for at in outward.into_iter().filter(|at| *at != 0) {
             self.leave_lane(at);
-            self.has_ended(at);
+            self.release_outgoing_lane(at);
         }
         for lane in 0..LANES {
             handle(index, Flow::In, lane).ends();
@@ -336,7 +336,7 @@ impl State {
             channel.lanes.awaited &= !(1 << lane);
             let at = channel.lanes.slots[Flow::In as usize][lane];
             // If no thread sleeps for it none is woken.
-            self.is_ready(at);
+            self.push_ready(at);
             self.has_news |= is_awaited;
         }
     }
@@ -381,7 +381,7 @@ impl State {
         for channel in self.channels[..self.channels_end].iter_mut().flatten() {
             for lane in channel.lanes.inward() {
                 if channel.lanes.awaited & 1 << lane != 0 {
-                    channel.lane(Flow::In, lane).rings();
+                    channel.lane(Flow::In, lane).clear_reader_mark();
                 }
             }
             channel.lanes.awaited = 0;
@@ -398,7 +398,7 @@ impl State {
     }
 
     /// Bytes that were sent by lanes and not counted yet.
-    pub(super) fn counts_lanes(&mut self) {
+    pub(super) fn count_lane_bytes(&mut self) {
         for index in 0..self.channels_end {
             if self.channels[index].is_some() {
                 for lane in 0..LANES {

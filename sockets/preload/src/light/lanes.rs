@@ -241,7 +241,7 @@ impl Handle {
     }
 
     /// No thread comes by itself any more.
-    pub(super) fn is_left(&self, slot: u32, way: Flow) {
+    pub(super) fn release(&self, slot: u32, way: Flow) {
         puts(slot, way, None);
         let held = self.hold_any();
         self.token.store(0, Ordering::Relaxed);
@@ -486,7 +486,7 @@ impl Held<'_> {
 
     #[cold]
     fn wakes(&self) {
-        self.lane.rings();
+        self.lane.clear_reader_mark();
         // The channel's end waits for threads that have a lane.
         doorbell::ring(self.handle.bell.load(Ordering::Relaxed));
     }

@@ -229,7 +229,7 @@ impl Listeners {
     }
 
     /// A descriptor of one is closed, which another descriptor is still for.
-    pub(super) fn is_known_by(&mut self, id: u32, fd: c_int) {
+    pub(super) fn set_descriptor(&mut self, id: u32, fd: c_int) {
         if let Some(one) = self.of_id(id) {
             one.fd = fd;
         }

@@ -115,7 +115,7 @@ pub(crate) fn begin_within(text: &CStr) {
 /// How many connections there were, and how many bytes this process has sent by them.
 pub(crate) fn count() -> (u64, u64) {
     with(|state| {
-        state.counts_lanes();
+        state.count_lane_bytes();
         state.carried
     })
     .unwrap_or_default()
@@ -231,7 +231,7 @@ pub(crate) fn closes(fd: c_int) {
             false => None,
         };
         if let Some(other) = other {
-            with(|state| state.listeners.is_known_by(was.id(), other));
+            with(|state| state.listeners.set_descriptor(was.id(), other));
             return;
         }
         if !is_light && listens() {
@@ -310,7 +310,7 @@ impl state::State {
     pub(in crate::light) fn leave_listener(&mut self, fd: c_int) {
         let Some(pending) = self.listeners.remove(fd) else { return };
         // Nor do clients with an older count. Those that wait ask anew.
-        self.channels.iter().flatten().for_each(channel::Channel::has_left);
+        self.channels.iter().flatten().for_each(channel::Channel::count_closed_listener);
         self.waits_for_openers();
         self.drop_pending(pending);
         // Those that are on their way hear of it now: there may be no other call for long.

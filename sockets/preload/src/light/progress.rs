@@ -70,7 +70,7 @@ impl State {
         self.gone.1 = 0;
         for name in &names[..count] {
             if !broker::ended(*name) {
-                broker::has_gone(self, *name);
+                broker::note_gone_channel(self, *name);
             }
         }
     }
@@ -93,7 +93,7 @@ impl State {
             };
             let Some(channel) = self.channels[index].as_mut() else { return };
             if channel.has_strays {
-                self.unaccepted.are_due();
+                self.unaccepted.set_due();
             }
             let is_there = channel.hear();
             let how = if channel.is_cut() { Closing::Reset } else { Closing::Orderly };
@@ -235,8 +235,8 @@ impl State {
             may_come = may(self);
             if let Some(across) = self.channel_of(index, name).and_then(|one| one.across.as_mut()) {
                 if may_come || is_all {
-                    across.has_read();
-                } else if across.may_put_off(sleepers::now()) {
+                    across.clear_put_off();
+                } else if across.put_off_until_limit(sleepers::now()) {
                     sched_yield();
                     return Ok(Opened::Later);
                 }
@@ -322,7 +322,7 @@ impl State {
                 // It owes nothing else, and frames under way to it are dropped.
                 channel.puts_off(id);
                 channel.publish();
-                channel.gives(id);
+                channel.release_id(id);
                 self.slots.free(at);
                 return;
             }
@@ -336,7 +336,9 @@ impl State {
     /// There is no memory for what comes for one that waits.
     fn overflows(&mut self, at: u32) {
         let id = self.slots.at(at).socket;
-        let Some(listener) = self.listeners.of_id(id) else { return self.lacks_memory(at) };
+        let Some(listener) = self.listeners.of_id(id) else {
+            return self.reset_for_lack_of_memory(at);
+        };
         listener.pending.remove(&mut self.slots, at);
         self.listeners.waiting -= 1;
         self.puts_off(at);
@@ -371,7 +373,7 @@ impl State {
                         return Ok(());
                     }
                     if !is_there {
-                        self.lacks_memory(at);
+                        self.reset_for_lack_of_memory(at);
                     }
                 }
             }
@@ -391,7 +393,7 @@ impl State {
                 self.leave_lane(at);
                 let was_asked = self.slots.at(at).is_unaccepted();
                 let is_full = was_asked
-                    && self.channels[index].as_mut().is_some_and(|channel| channel.was_put_off());
+                    && self.channels[index].as_mut().is_some_and(|channel| channel.take_put_off());
                 let why = if is_full { RefusalCause::Full } else { RefusalCause::Refused };
                 if self.leaves(at, why) {
                     self.owe(at);
@@ -427,23 +429,23 @@ impl State {
     }
 
     /// There is no memory for what comes.
-    pub(super) fn lacks_memory(&mut self, at: u32) {
+    pub(super) fn reset_for_lack_of_memory(&mut self, at: u32) {
         self.leave_lanes(at);
-        self.slots.at(at).lacks_memory(&mut self.pool);
+        self.slots.at(at).reset_for_lack_of_memory(&mut self.pool);
         self.owe(at);
     }
 
     /// A connection has changed in a way that a thread may wait for.
     pub(super) fn news(&mut self, at: u32) {
         self.has_news = true;
-        self.is_ready(at);
+        self.push_ready(at);
     }
 
     /// Its set is to look at it.
-    pub(super) fn is_ready(&mut self, at: u32) {
+    pub(super) fn push_ready(&mut self, at: u32) {
         let slot = self.slots.at(at);
         if let Some(set) = slot.set.checked_sub(1) {
-            self.sets.has_news(usize::from(set));
+            self.sets.clear_outer_told(usize::from(set));
             let set = self.sets.at(usize::from(set));
             self.slots.push_ready(&mut set.ready, at);
         }
@@ -510,7 +512,7 @@ impl State {
                 self.owe(at);
             }
             if is_last {
-                self.has_ended(at);
+                self.release_outgoing_lane(at);
             }
             self.settle(at);
         }
@@ -526,7 +528,7 @@ impl State {
         if let Some(channel) = self.channels[index].as_mut()
             && channel.ids.slot(id) == Some(at)
         {
-            channel.gives(id);
+            channel.release_id(id);
         }
         let slot = self.slots.at(at);
         let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);

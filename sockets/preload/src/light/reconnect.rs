@@ -78,7 +78,7 @@ impl State {
         let waits_for_room = self.slots.at(at).waits_for_room();
         self.slots.append(&mut self.unaccepted.list, at);
         if !waits_for_room {
-            self.unaccepted.is_new();
+            self.unaccepted.add_one();
         }
         // A sleeper may have to look when nothing comes.
         self.has_news = true;
@@ -150,7 +150,7 @@ impl State {
             return Reopening::Later;
         }
         let Some(id) = channel.ids.allocate(at) else {
-            channel.has_opened();
+            channel.clear_opens();
             return Reopening::Never;
         };
         let slot = self.slots.at(at);
@@ -175,7 +175,7 @@ impl State {
         }
         if let Some(channel) = self.channels[index].as_mut() {
             channel.publish();
-            channel.has_opened();
+            channel.clear_opens();
         }
         self.news(at);
         Reopening::Done

@@ -185,7 +185,7 @@ impl State {
                 return None;
             }
             if !self.release_lane(at) {
-                return self.lacks_room_to_send(at);
+                return self.begin_wait_for_room(at);
             }
         }
         let slot = self.slots.at(at);
@@ -219,13 +219,13 @@ impl State {
         self.carried.1 += done as u64;
         channel.sends(id, done);
         if done > 0 {
-            self.has_sent(at);
+            self.record_send(at);
         }
         if let Some(channel) = self.channels[index].as_mut() {
             channel.publish();
         }
         if done == 0 && most > 0 {
-            return self.lacks_room_to_send(at);
+            return self.begin_wait_for_room(at);
         }
         (done > 0).then_some(Ok(done))
     }
@@ -236,7 +236,7 @@ impl State {
     }
 
     /// There is no room in the channel, which it is to hear of when there is.
-    fn lacks_room_to_send(&mut self, at: u32) -> Option<Result<usize, c_int>> {
+    fn begin_wait_for_room(&mut self, at: u32) -> Option<Result<usize, c_int>> {
         self.slots.at(at).set_flag(Flag::NoRoom);
         self.owe(at);
         None

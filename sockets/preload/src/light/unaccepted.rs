@@ -41,7 +41,7 @@ impl Unaccepted {
     }
 
     /// They are looked after at the end of what is done now.
-    pub(super) fn are_due(&mut self) {
+    pub(super) fn set_due(&mut self) {
         self.is_due = true;
     }
 
@@ -51,7 +51,7 @@ impl Unaccepted {
     }
 
     /// There is one more.
-    pub(super) fn is_new(&mut self) {
+    pub(super) fn add_one(&mut self) {
         (self.is_due, self.are_new) = (true, true);
     }
 

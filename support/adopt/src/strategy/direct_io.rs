@@ -20,8 +20,8 @@
 // UNSAFETY: borrows descriptors of the program by number, only to ask for their flags; reads
 // the clocks of its threads.
 
-use super::move_cost::Need;
-use crate::memory_sharers::Sharers;
+use super::move_cost::MoveNecessity;
+use crate::memory_sharers::SharingProcesses;
 use crate::page_users::shares_files;
 use crate::proc_task_files::{self, for_each_number, open_directory, read_start};
 use core::ops::ControlFlow;
@@ -46,7 +46,7 @@ const SUBMIT_TIME_NS: u64 = 1_000_000;
 
 /// What descriptors tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Descriptors {
+pub(super) enum DirectIoDescriptors {
     /// None is open for direct I/O.
     Without,
     /// One is, or it cannot be known.
@@ -56,7 +56,7 @@ pub(super) enum Descriptors {
 }
 
 /// What looking may take.
-struct Budget {
+struct ScanBudget {
     time: Duration,
     /// Both clocks at the beginning.
     begun: u64,
@@ -64,13 +64,13 @@ struct Budget {
     is_spent: bool,
 }
 
-impl Budget {
-    fn new(time: Duration) -> Budget {
-        Budget { time, begun: clock::now(), ran: own_processor_time(), is_spent: false }
+impl ScanBudget {
+    fn new(time: Duration) -> ScanBudget {
+        ScanBudget { time, begun: clock::now(), ran: own_processor_time(), is_spent: false }
     }
 
     /// To be asked before each descriptor or thread.
-    fn is_spent(&mut self) -> bool {
+    fn check_spent(&mut self) -> bool {
         let passed = Duration::from_nanos(clock::now().saturating_sub(self.begun));
         if !self.is_spent && passed > self.time {
             let ran = Duration::from_nanos(own_processor_time().saturating_sub(self.ran));
@@ -86,36 +86,36 @@ fn own_processor_time() -> u64 {
 }
 
 /// Is a file open for direct I/O?
-pub(super) fn descriptors(sharers: Option<&Sharers>) -> Descriptors {
+pub(super) fn descriptors(sharers: Option<&SharingProcesses>) -> DirectIoDescriptors {
     descriptors_within(sharers, LOOK_TIME_MAX)
 }
 
-fn descriptors_within(sharers: Option<&Sharers>, time: Duration) -> Descriptors {
+fn descriptors_within(sharers: Option<&SharingProcesses>, time: Duration) -> DirectIoDescriptors {
     let own = gettid().as_raw_nonzero().get();
-    let mut budget = Budget::new(time);
+    let mut budget = ScanBudget::new(time);
     let found = own_table(&mut budget) || {
         let apart = |task: i32| {
             let look = || task != own && !shares_files(own, task);
-            budget.is_spent() || look() && table_of(task, &mut budget)
+            budget.check_spent() || look() && table_of(task, &mut budget)
         };
         any_task(sharers, apart).unwrap_or(true)
     };
     match found {
-        _ if budget.is_spent => Descriptors::TooMany,
-        true => Descriptors::Direct,
-        false => Descriptors::Without,
+        _ if budget.is_spent => DirectIoDescriptors::TooMany,
+        true => DirectIoDescriptors::Direct,
+        false => DirectIoDescriptors::Without,
     }
 }
 
 /// Waits until every thread was seen outside of a request once. False: that took too long.
 /// For what is mandatory waiting does so at some time, but looking at many threads does not.
-pub(super) fn has_drained(sharers: Option<&Sharers>, need: Need) -> bool {
+pub(super) fn has_drained(sharers: Option<&SharingProcesses>, need: MoveNecessity) -> bool {
     let give_up_at = clock::now() + DRAIN_TIME_MAX.as_nanos() as u64;
     let own = gettid().as_raw_nonzero().get();
-    let mut budget = Budget::new(LOOK_TIME_MAX);
+    let mut budget = ScanBudget::new(LOOK_TIME_MAX);
     let stays = |task: i32| {
         let mut ran_before = None;
-        if need == Need::Optional && budget.is_spent() {
+        if need == MoveNecessity::Optional && budget.check_spent() {
             return true;
         }
         while task != own && may_be_in_request(task, &mut ran_before) {
@@ -130,7 +130,10 @@ pub(super) fn has_drained(sharers: Option<&Sharers>, need: Need) -> bool {
 }
 
 /// Whether it is so with one of the threads in this memory.
-fn any_task(sharers: Option<&Sharers>, mut which: impl FnMut(i32) -> bool) -> Result<bool, Errno> {
+fn any_task(
+    sharers: Option<&SharingProcesses>,
+    mut which: impl FnMut(i32) -> bool,
+) -> Result<bool, Errno> {
     let mut found = false;
     let mut look = |list: BorrowedFd<'_>| {
         for_each_number(list, |task| {
@@ -139,7 +142,7 @@ fn any_task(sharers: Option<&Sharers>, mut which: impl FnMut(i32) -> bool) -> Re
         })
     };
     look(open_directory(CWD, format_args!("/proc/self/task"))?.as_fd())?;
-    for sharer in sharers.into_iter().flat_map(Sharers::iter) {
+    for sharer in sharers.into_iter().flat_map(SharingProcesses::iter) {
         // One that has ended has no threads to list.
         match open_directory(CWD, format_args!("/proc/{}/task", sharer.process)) {
             Ok(list) => match look(list.as_fd()) {
@@ -153,7 +156,7 @@ fn any_task(sharers: Option<&Sharers>, mut which: impl FnMut(i32) -> bool) -> Re
     Ok(found)
 }
 
-fn own_table(budget: &mut Budget) -> bool {
+fn own_table(budget: &mut ScanBudget) -> bool {
     let Ok(directory) = open_directory(CWD, format_args!("/proc/thread-self/fd")) else {
         return true;
     };
@@ -161,14 +164,14 @@ fn own_table(budget: &mut Budget) -> bool {
     let looked = for_each_number(directory.as_fd(), |number| {
         // SAFETY: used for one fcntl; a descriptor closed meanwhile yields EBADF.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        found |= budget.is_spent()
+        found |= budget.check_spent()
             || fcntl_getfl(descriptor).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     found || looked.is_err()
 }
 
-fn table_of(task: i32, budget: &mut Budget) -> bool {
+fn table_of(task: i32, budget: &mut ScanBudget) -> bool {
     let gone = |errno| matches!(errno, Errno::NOENT | Errno::SRCH);
     let directory = match open_directory(CWD, format_args!("/proc/{task}/fdinfo")) {
         Ok(directory) => directory,
@@ -177,7 +180,7 @@ fn table_of(task: i32, budget: &mut Budget) -> bool {
     let mut found = false;
     let looked = for_each_number(directory.as_fd(), |number| {
         let mut text = [0u8; 256];
-        if budget.is_spent() {
+        if budget.check_spent() {
             found = true;
             return ControlFlow::Break(());
         }
@@ -267,8 +270,8 @@ mod tests {
 
     #[test]
     fn looking_ends_in_time() {
-        assert_eq!(descriptors_within(None, Duration::ZERO), Descriptors::TooMany);
+        assert_eq!(descriptors_within(None, Duration::ZERO), DirectIoDescriptors::TooMany);
         // Other tests of this process have no direct I/O.
-        assert_eq!(descriptors_within(None, Duration::from_secs(60)), Descriptors::Without);
+        assert_eq!(descriptors_within(None, Duration::from_secs(60)), DirectIoDescriptors::Without);
     }
 }

@@ -9,10 +9,10 @@ mod userfaultfd;
 pub(crate) use userfaultfd::{forget_in_child, keep};
 
 use crate::error::AdoptError;
-use crate::memory_sharers::Sharers;
+use crate::memory_sharers::SharingProcesses;
 use crate::movable_range::{kernel_may_store, thread_count};
-use crate::stretch_move::Work;
-use move_cost::{Despite, Look, Need};
+use crate::stretch_move::StretchMove;
+use move_cost::{DescriptorScanTime, KnownObstacle, MoveNecessity};
 use omniverb_sys::extent::Kind;
 
 /// A way to move pages without losing a store.
@@ -44,7 +44,7 @@ pub(crate) fn prepare() -> Result<(), AdoptError> {
 
 /// Whether what stands in the way of protection alone counts still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum RetryState {
     /// It does: another attempt may find it gone.
     Left,
     /// It has been tried for long enough.
@@ -52,11 +52,11 @@ pub(crate) enum Patience {
 }
 
 /// Performs one adoption or release. With [`crate::move_lock::MOVES`] held.
-pub(crate) struct Mover<'a> {
+pub(crate) struct PageMover<'a> {
     strategies: &'a [Strategy],
-    need: Need,
-    patience: Patience,
-    sharers: Option<Sharers>,
+    need: MoveNecessity,
+    patience: RetryState,
+    sharers: Option<SharingProcesses>,
     /// Descriptors were looked at, and it did not take long.
     looked: bool,
     /// io_uring may store in the course of the calling thread's own system calls: it must not be
@@ -64,13 +64,13 @@ pub(crate) struct Mover<'a> {
     has_rings: Option<bool>,
 }
 
-impl<'a> Mover<'a> {
+impl<'a> PageMover<'a> {
     /// For an adoption, which may be left undone.
-    pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover {
+    pub(crate) fn optional(strategies: &'a [Strategy]) -> PageMover<'a> {
+        PageMover {
             strategies,
-            need: Need::Optional,
-            patience: Patience::Left,
+            need: MoveNecessity::Optional,
+            patience: RetryState::Left,
             sharers: None,
             looked: false,
             has_rings: None,
@@ -78,23 +78,23 @@ impl<'a> Mover<'a> {
     }
 
     /// For a release: what was granted must be taken back.
-    pub(crate) fn mandatory(strategies: &'a [Strategy], patience: Patience) -> Mover<'a> {
-        let need = Need::Mandatory;
-        Mover { strategies, need, patience, sharers: None, looked: false, has_rings: None }
+    pub(crate) fn mandatory(strategies: &'a [Strategy], patience: RetryState) -> PageMover<'a> {
+        let need = MoveNecessity::Mandatory;
+        PageMover { strategies, need, patience, sharers: None, looked: false, has_rings: None }
     }
 
     /// Does the work by the first strategy that can.
-    pub(crate) fn perform(&mut self, work: &Work<'_>) -> Result<(), AdoptError> {
+    pub(crate) fn perform(&mut self, work: &StretchMove<'_>) -> Result<(), AdoptError> {
         let (mut outcome, mut descriptors_only) = (Err(AdoptError::NotPermitted), false);
         let mut is_busy = false;
         for strategy in self.strategies {
             // Others may be stopped, only not at this moment: another attempt is better.
-            if *strategy == Strategy::Userfault && is_busy && self.patience == Patience::Left {
+            if *strategy == Strategy::Userfault && is_busy && self.patience == RetryState::Left {
                 continue;
             }
             outcome = match strategy {
                 Strategy::SingleThread => self.alone(work),
-                Strategy::Userfault => self.protected(work, Despite::Nothing),
+                Strategy::Userfault => self.protected(work, KnownObstacle::Nothing),
                 Strategy::Stop => {
                     self.sharers().and_then(|sharers| thread_stop::perform(work, sharers))
                 }
@@ -113,16 +113,17 @@ impl<'a> Mover<'a> {
         // Where no thread may be stopped a descriptor for direct I/O alone must not leave the
         // memory in a peer's hands. A request that is under way does, until it is done. Nor must it
         // where stopping is permitted, but does not come to an end.
-        let hopeless = self.patience == Patience::Over || outcome == Err(AdoptError::NotPermitted);
-        if self.need == Need::Mandatory && descriptors_only && hopeless {
-            return self.protected(work, Despite::Descriptors);
+        let hopeless =
+            self.patience == RetryState::Over || outcome == Err(AdoptError::NotPermitted);
+        if self.need == MoveNecessity::Mandatory && descriptors_only && hopeless {
+            return self.protected(work, KnownObstacle::Descriptors);
         }
         outcome
     }
 
     /// Adoptions look for rings anyway.
-    fn alone(&mut self, work: &Work<'_>) -> Result<(), AdoptError> {
-        if self.need == Need::Mandatory
+    fn alone(&mut self, work: &StretchMove<'_>) -> Result<(), AdoptError> {
+        if self.need == MoveNecessity::Mandatory
             && thread_count() == 1
             && *self.has_rings.get_or_insert_with(kernel_may_store)
         {
@@ -131,7 +132,11 @@ impl<'a> Mover<'a> {
         single_thread::perform(work)
     }
 
-    fn protected(&mut self, work: &Work<'_>, despite: Despite) -> Result<(), AdoptError> {
+    fn protected(
+        &mut self,
+        work: &StretchMove<'_>,
+        despite: KnownObstacle,
+    ) -> Result<(), AdoptError> {
         // On a device no page can be protected, so none that went there this way would come back.
         if work.stretch.region.kind == Kind::Device {
             return Err(AdoptError::NotPermitted);
@@ -143,21 +148,23 @@ impl<'a> Mover<'a> {
             Err(AdoptError::NotPermitted) => None,
             Err(error) => return Err(error),
         };
-        let look = if looked { Look::Protected } else { Look::First };
-        let outcome =
-            userfaultfd::perform(work, userfaultfd::Others { sharers, need, despite, look });
-        self.looked |= despite == Despite::Nothing;
+        let look = if looked { DescriptorScanTime::Protected } else { DescriptorScanTime::First };
+        let outcome = userfaultfd::perform(
+            work,
+            userfaultfd::DirectIoContext { sharers, need, despite, look },
+        );
+        self.looked |= despite == KnownObstacle::Nothing;
         outcome
     }
 
     /// Looked for once: a process that is made later is looked for when all threads stand still.
-    fn sharers(&mut self) -> Result<&Sharers, AdoptError> {
+    fn sharers(&mut self) -> Result<&SharingProcesses, AdoptError> {
         if self.sharers.is_none() {
-            self.sharers = Some(match Sharers::find() {
+            self.sharers = Some(match SharingProcesses::find() {
                 // No address space to find them by. If there is one it is seen when all threads
                 // stand still.
-                Err(AdoptError::NotPermitted) if self.need == Need::Mandatory => {
-                    Sharers::not_looked_for()
+                Err(AdoptError::NotPermitted) if self.need == MoveNecessity::Mandatory => {
+                    SharingProcesses::not_looked_for()
                 }
                 found => found?,
             });

@@ -4,9 +4,9 @@
 use crate::error::AdoptError;
 use crate::memory_sharers;
 use crate::movable_range::thread_count;
-use crate::stretch_move::Work;
+use crate::stretch_move::StretchMove;
 
-pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+pub(super) fn perform(work: &StretchMove<'_>) -> Result<(), AdoptError> {
     if thread_count() != 1 || !memory_sharers::none() || work.is_under_caller() {
         return Err(AdoptError::NotPermitted);
     }

@@ -17,11 +17,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
-use super::direct_io::{self, Descriptors};
-use super::move_cost::{Despite, Look, Need};
+use super::direct_io::{self, DirectIoDescriptors};
+use super::move_cost::{DescriptorScanTime, KnownObstacle, MoveNecessity};
 use crate::error::AdoptError;
-use crate::memory_sharers::Sharers;
-use crate::stretch_move::{PAGE_BYTES, Work};
+use crate::memory_sharers::SharingProcesses;
+use crate::stretch_move::{PAGE_BYTES, StretchMove};
 use core::cell::UnsafeCell;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -91,32 +91,36 @@ static KEPT: OpenUserfaultfd = OpenUserfaultfd(UnsafeCell::new(None));
 
 /// What is known of direct I/O, whose stores no protection sees.
 #[derive(Clone, Copy)]
-pub(super) struct Others<'a> {
+pub(super) struct DirectIoContext<'a> {
     /// Other processes in this memory.
-    pub sharers: Option<&'a Sharers>,
-    pub need: Need,
-    pub despite: Despite,
-    pub look: Look,
+    pub sharers: Option<&'a SharingProcesses>,
+    pub need: MoveNecessity,
+    pub despite: KnownObstacle,
+    pub look: DescriptorScanTime,
 }
 
-impl Others<'_> {
+impl DirectIoContext<'_> {
     /// That no descriptor is open for direct I/O, as far as can be found out in time.
     fn check_descriptors(&self) -> Result<(), AdoptError> {
-        if self.despite == Despite::Descriptors {
+        if self.despite == KnownObstacle::Descriptors {
             return Ok(());
         }
         match direct_io::descriptors(self.sharers) {
-            Descriptors::Without => Ok(()),
-            Descriptors::TooMany if self.need == Need::Optional => Err(AdoptError::Busy),
+            DirectIoDescriptors::Without => Ok(()),
+            DirectIoDescriptors::TooMany if self.need == MoveNecessity::Optional => {
+                Err(AdoptError::Busy)
+            }
             // What must be done is done in spite of them, if there is no other way.
-            Descriptors::TooMany | Descriptors::Direct => Err(AdoptError::NotPermitted),
+            DirectIoDescriptors::TooMany | DirectIoDescriptors::Direct => {
+                Err(AdoptError::NotPermitted)
+            }
         }
     }
 
     /// Those in this memory, each with one of its threads.
     fn processes(&self) -> impl Iterator<Item = (i32, i32)> {
         let caller = (getpid().as_raw_nonzero().get(), gettid().as_raw_nonzero().get());
-        let sharers = self.sharers.into_iter().flat_map(Sharers::iter);
+        let sharers = self.sharers.into_iter().flat_map(SharingProcesses::iter);
         core::iter::once(caller).chain(sharers.map(|sharer| (sharer.process, sharer.process)))
     }
 
@@ -124,7 +128,7 @@ impl Others<'_> {
     fn check(&self) -> Result<(), AdoptError> {
         self.check_descriptors()?;
         // Twice, where there may be some: a thread that was about to sleep in one does so by then.
-        let looks = if self.despite == Despite::Descriptors { 2 } else { 1 };
+        let looks = if self.despite == KnownObstacle::Descriptors { 2 } else { 1 };
         for _ in 0..looks {
             if !direct_io::has_drained(self.sharers, self.need) {
                 return Err(AdoptError::Busy);
@@ -135,7 +139,10 @@ impl Others<'_> {
 }
 
 /// Does the work under write protection. With [`crate::move_lock::MOVES`] held.
-pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptError> {
+pub(super) fn perform(
+    work: &StretchMove<'_>,
+    others: DirectIoContext<'_>,
+) -> Result<(), AdoptError> {
     // SAFETY: the lock is held.
     let kept = unsafe { &mut *KEPT.0.get() };
     if kept.as_ref().is_some_and(|userfault| userfault.process != getpid()) {
@@ -148,7 +155,7 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
         if kept.is_none() {
             *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
         }
-        if others.look == Look::First {
+        if others.look == DescriptorScanTime::First {
             others.check_descriptors()?;
         }
         match kept.as_ref().map(|userfault| userfault.perform(work, others)) {
@@ -260,7 +267,7 @@ struct WorkDone {
 }
 
 impl Userfault {
-    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> WorkDone {
+    fn perform(&self, work: &StretchMove<'_>, others: DirectIoContext<'_>) -> WorkDone {
         let range =
             Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
         // Refused when the program uses userfaultfd on these pages itself, or they are gone.
@@ -288,9 +295,9 @@ impl Userfault {
 
     fn replace_protected(
         &self,
-        work: &Work<'_>,
+        work: &StretchMove<'_>,
         range: Range,
-        others: Others<'_>,
+        others: DirectIoContext<'_>,
     ) -> Result<(), AdoptError> {
         // What is registered is what the mappings were at that moment, which may be anything, also
         // what this thread is going to write to: the staging pages, where others unmapped
@@ -335,7 +342,7 @@ impl Userfault {
 }
 
 /// Makes every page present, since older kernels protect only those.
-fn touch(work: &Work<'_>) {
+fn touch(work: &StretchMove<'_>) {
     for page in (0..work.stretch.length).step_by(PAGE_BYTES) {
         let at = core::ptr::with_exposed_provenance::<u8>(work.stretch.address + page);
         // SAFETY: readable memory of the program; the value is not used.

@@ -3,7 +3,7 @@
 
 use crate::memory::{self, Memory, PAGE};
 use crate::page_contents::scramble;
-use crate::stress::{Stopping, count_in, cycle};
+use crate::stress::{StopOnDrop, count_in, cycle};
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::{File, OpenOptions};
@@ -40,7 +40,7 @@ pub fn direct_io() -> Outcome {
     let buffer = Memory::anonymous(8 * PAGE);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let reader = scope.spawn(|| {
             let mut reads = 0usize;
             while !stop.load(Ordering::Relaxed) {
@@ -82,7 +82,7 @@ pub fn spawning(strategy: Strategy) -> Outcome {
     let buffer = Memory::heap(5 * PAGE + 600);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let spawner = scope.spawn(|| {
             let mut started = 0;
             while !stop.load(Ordering::Relaxed) || started < 20 {
@@ -140,7 +140,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
     let signal = memory::count_signals();
     let sent = AtomicUsize::new(0);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let (tell, told) = std::sync::mpsc::channel();
         let (done, all_sent) = std::sync::mpsc::channel::<()>();
         let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
@@ -184,7 +184,7 @@ pub fn privileges_given_up() -> Outcome {
     let peer = Memory::of_file(&pages.memfd(), pages.page_length(), true).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
         let counter = scope.spawn({
             let stop = &stop;
@@ -235,7 +235,7 @@ pub fn helper_is_killed() -> Outcome {
     let stop = AtomicBool::new(false);
     let (mut moved, mut failed) = (0, 0);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let words: Vec<_> = (0..600).map(|page| (buffer, page * 512 + page % 512)).collect();
         let counter = scope.spawn({
             let stop = &stop;

@@ -5,7 +5,7 @@
 // UNSAFETY: descriptors by number, as a C program has them, and `unshare`.
 
 use crate::memory::{Memory, PAGE};
-use crate::stress::Stopping;
+use crate::stress::StopOnDrop;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::{File, OpenOptions};
@@ -20,18 +20,18 @@ const PAGES: usize = 256;
 const CONTENTS: u8 = 0x55;
 
 /// A file that goes with the test.
-struct Stored(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Stored {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-fn stored() -> Result<Stored, String> {
+fn stored() -> Result<TemporaryFile, String> {
     let path = std::env::temp_dir().join(format!("adopt-stored-{}", std::process::id()));
     std::fs::write(&path, vec![CONTENTS; PAGES * PAGE]).unwrap();
-    let stored = Stored(path);
+    let stored = TemporaryFile(path);
     File::open(&stored.0).unwrap().sync_all().unwrap();
     match direct(&stored.0) {
         Ok(_) => Ok(stored),
@@ -108,7 +108,7 @@ fn nothing_is_lost_with(back: &[Strategy], prepare: fn(), read: impl Fn(Memory) 
     let memory = Memory::anonymous(PAGES * PAGE);
     let (stop, reads, losses) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         scope.spawn(|| {
             prepare();
             while !stop.load(Ordering::Relaxed) {
@@ -232,7 +232,7 @@ pub fn reads_by_a_closed_descriptor() -> Outcome {
     let late = || begin.elapsed() > Duration::from_secs(30);
     let (open, stop) = (AtomicI32::new(-1), AtomicBool::new(false));
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) && !late() {
                 let number = open.swap(-1, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PAGES: usize = 32;
 
 /// What the processes and the test have in common.
-struct Common {
+struct SharedState {
     memory: Memory,
     stop: AtomicBool,
     rounds: AtomicU64,
@@ -26,9 +26,9 @@ struct Common {
     begin: Instant,
 }
 
-impl Common {
-    fn new() -> &'static Common {
-        Box::leak(Box::new(Common {
+impl SharedState {
+    fn new() -> &'static SharedState {
+        Box::leak(Box::new(SharedState {
             memory: Memory::anonymous(PAGES * PAGE),
             stop: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
@@ -67,7 +67,7 @@ fn end_in_time() {
 /// Counts in a word of each page.
 extern "C" fn write(common: *mut libc::c_void) -> i32 {
     // SAFETY: leaked, and alive as long as the test.
-    let common = unsafe { &*common.cast::<Common>() };
+    let common = unsafe { &*common.cast::<SharedState>() };
     end_in_time();
     let mut value = 0;
     while !common.stop.load(Ordering::Relaxed) {
@@ -91,7 +91,7 @@ extern "C" fn write(common: *mut libc::c_void) -> i32 {
 /// Makes the writer and ends, so that it becomes another process's child.
 extern "C" fn write_as_orphan(common: *mut libc::c_void) -> i32 {
     // SAFETY: as in `write`.
-    let of = unsafe { &*common.cast::<Common>() };
+    let of = unsafe { &*common.cast::<SharedState>() };
     of.process.store(start(write, of, libc::CLONE_VM | libc::SIGCHLD), Ordering::Relaxed);
     0
 }
@@ -99,7 +99,7 @@ extern "C" fn write_as_orphan(common: *mut libc::c_void) -> i32 {
 /// Makes the writer as a thread, and ends as a thread does: the process goes on without its first.
 extern "C" fn write_in_second_thread(common: *mut libc::c_void) -> i32 {
     // SAFETY: as in `write`.
-    let of = unsafe { &*common.cast::<Common>() };
+    let of = unsafe { &*common.cast::<SharedState>() };
     start(write, of, libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD);
     // SAFETY: ends this thread alone.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
@@ -108,7 +108,7 @@ extern "C" fn write_in_second_thread(common: *mut libc::c_void) -> i32 {
 
 type Body = extern "C" fn(*mut libc::c_void) -> i32;
 
-fn start(body: Body, common: &Common, flags: i32) -> i32 {
+fn start(body: Body, common: &SharedState, flags: i32) -> i32 {
     let flags_of_a_stack = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a stack of its own for a process that ends before the test.
     unsafe {
@@ -128,7 +128,7 @@ fn reap(child: i32) {
 /// A child that stores all the time while pages move.
 pub fn stores(strategy: Strategy) -> Outcome {
     require(strategy)?;
-    let common = Common::new();
+    let common = SharedState::new();
     let child = start(write, common, libc::CLONE_VM | libc::CLONE_FS | libc::SIGCHLD);
     common.wait_for_rounds();
     cycle(common.memory, strategy, cycles(400));
@@ -142,7 +142,7 @@ pub fn stores(strategy: Strategy) -> Outcome {
 pub fn stores_from_afar() -> Outcome {
     require(Strategy::Stop)?;
     for (body, orphan) in [(write_as_orphan as Body, true), (write_in_second_thread, false)] {
-        let common = Common::new();
+        let common = SharedState::new();
         let child = start(body, common, libc::CLONE_VM | libc::SIGCHLD);
         if orphan {
             reap(child);
@@ -184,7 +184,7 @@ fn relays(anew: bool) -> Outcome {
     /// A few rounds; then the next one does the same.
     extern "C" fn relay(common: *mut libc::c_void) -> i32 {
         // SAFETY: as in `write`.
-        let of = unsafe { &*common.cast::<Common>() };
+        let of = unsafe { &*common.cast::<SharedState>() };
         end_in_time();
         let round = of.rounds.load(Ordering::Relaxed);
         for step in 0..3 {
@@ -220,7 +220,7 @@ fn relays(anew: bool) -> Outcome {
     static PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
     static BEHIND: AtomicU64 = AtomicU64::new(0);
     require(Strategy::Stop)?;
-    let common = Common::new();
+    let common = SharedState::new();
     BEHIND.store(Memory::anonymous(STACKS << 14).address as u64, Ordering::Relaxed);
     // SAFETY: a child without a reaper is reaped by the kernel.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
@@ -262,7 +262,7 @@ pub fn one_thread_is_not_alone() -> Outcome {
         adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::SingleThread])
             .map(drop)
     };
-    let common = Common::new();
+    let common = SharedState::new();
     let child = start(write, common, libc::CLONE_VM | libc::SIGCHLD);
     common.wait_for_rounds();
     assert_eq!(attempt(common.memory), Err(AdoptError::NotPermitted));

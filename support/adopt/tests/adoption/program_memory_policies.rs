@@ -2,7 +2,7 @@
 //! waits for itself.
 
 use crate::memory::{self, Memory, PAGE};
-use crate::stress::Stopping;
+use crate::stress::StopOnDrop;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt_with};
 use std::fs::File;
@@ -25,7 +25,7 @@ pub fn own_peer(strategy: Strategy) -> Outcome {
     let stop = AtomicBool::new(false);
     let file = std::sync::Mutex::new(None::<File>);
     thread::scope(|scope| {
-        let _stopping = Stopping(&stop);
+        let _stopping = StopOnDrop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let known = file.lock().unwrap().as_ref().map(|file| file.try_clone().unwrap());
@@ -71,7 +71,7 @@ pub fn protection_holds() -> Outcome {
     let stop = AtomicBool::new(false);
     let (rounds, moves) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         for changed in [buffer.part(0, PAGE), buffer.part(2 * PAGE, 3 * PAGE)] {
             let (zeros, rounds, stop) = (zeros.as_raw_fd(), &rounds, &stop);
             scope.spawn(move || {

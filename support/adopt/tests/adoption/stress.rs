@@ -34,9 +34,9 @@ pub fn cycle(memory: Memory, strategy: Strategy, count: usize) {
 
 /// Tells the threads of a scope to stop, whatever becomes of it: a scope waits for its threads also
 /// after an assertion in it failed.
-pub struct Stopping<'a>(pub &'a AtomicBool);
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Stopping<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -57,24 +57,24 @@ pub fn count_in(words: &[(Memory, usize)], stop: &AtomicBool) -> u64 {
 }
 
 /// A buffer in the heap with small objects right before and behind it, on its head and tail page.
-struct Neighbourhood {
+struct NeighbourPages {
     buffer: Memory,
     small: Vec<Memory>,
 }
 
-fn neighbourhood(pages: usize) -> Neighbourhood {
+fn neighbourhood(pages: usize) -> NeighbourPages {
     let mut small: Vec<_> = (0..64).map(|_| Memory::heap(24)).collect();
     let buffer = Memory::heap(pages * PAGE + 600);
     small.extend((0..64).map(|_| Memory::heap(24)));
-    Neighbourhood { buffer, small }
+    NeighbourPages { buffer, small }
 }
 
 pub fn writers(strategy: Strategy) -> Outcome {
     require(strategy)?;
-    let Neighbourhood { buffer, small } = neighbourhood(5);
+    let NeighbourPages { buffer, small } = neighbourhood(5);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let threads: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let own = (0..buffer.words() / 37).map(|group| (buffer, group * 37 + writer));
@@ -101,7 +101,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
     buffer.want_huge_pages();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         let threads: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let own = (0..buffer.length / PAGE).map(|page| (buffer, page * 512 + writer * 60));
@@ -122,7 +122,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
 /// One thread: it counts between the moves.
 pub fn alone(strategy: Strategy) -> Outcome {
     require(strategy)?;
-    let Neighbourhood { buffer, small } = neighbourhood(5);
+    let NeighbourPages { buffer, small } = neighbourhood(5);
     for round in 0..cycles(2_000) as u64 {
         let store = |value: u64, old: u64| {
             for index in (0..buffer.words()).step_by(61) {
@@ -150,7 +150,7 @@ pub fn kernel_stores(strategy: Strategy) -> Outcome {
     let stop = AtomicBool::new(false);
     let received = AtomicUsize::new(0);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         for reader in 0..2 {
             let (from, mut to) = pipe();
             let (stop, received) = (&stop, &received);
@@ -232,7 +232,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
     let buffer = Memory::heap(5 * PAGE + 600);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stopping = Stopping(&stop);
+        let stopping = StopOnDrop(&stop);
         for lane in 0..2 {
             let stop = &stop;
             scope.spawn(move || {

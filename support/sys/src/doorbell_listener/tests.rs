@@ -18,10 +18,10 @@ fn bell() -> (DoorbellPage<Window>, DoorbellPage<Window>) {
     (DoorbellPage::new(view()), DoorbellPage::new(view()))
 }
 
-fn listener(room: usize) -> (Listener, Arc<EventFd>) {
+fn listener(room: usize) -> (DoorbellListener, Arc<EventFd>) {
     let told = Arc::new(EventFd::new().unwrap());
     let theirs = told.clone();
-    (Listener::with_room(room, thread, move |_| theirs.signal()), told)
+    (DoorbellListener::with_room(room, thread, move |_| theirs.signal()), told)
 }
 
 /// Until nothing is told for a while.

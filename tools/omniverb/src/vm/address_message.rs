@@ -2,7 +2,7 @@
 
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{MachineAddress, REACH_GLOBAL, REACH_HOST, REACH_LINK, TellAddresses};
-use omniverb_sys::local_addresses::{Address, Scope};
+use omniverb_sys::local_addresses::{Address, AddressScope};
 use std::net::IpAddr;
 
 /// The first of a list, as many as a message holds.
@@ -27,9 +27,9 @@ fn entry_of(address: &Address) -> MachineAddress {
         IpAddr::V6(ip) => ip,
     };
     let reach = match address.scope {
-        Scope::Global => REACH_GLOBAL,
-        Scope::Link => REACH_LINK,
-        Scope::Host => REACH_HOST,
+        AddressScope::Global => REACH_GLOBAL,
+        AddressScope::Link => REACH_LINK,
+        AddressScope::Host => REACH_HOST,
     };
     MachineAddress {
         ip: ip.octets(),

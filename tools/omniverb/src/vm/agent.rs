@@ -26,7 +26,7 @@ use super::udp_port_relay::Network;
 use anyhow::Context;
 use omniverb_arguments::InPlace;
 use omniverb_session::limits::GIDS_MAX;
-use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
+use omniverb_session::vm::{EnclosedDescriptor, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::local_addresses;
 use omniverb_sys::{clock, privileges, sd_notify, seqpacket};
@@ -376,8 +376,8 @@ impl Agent {
         let mut files = Vec::new();
         for one in enclosed(&message) {
             files.push(match one {
-                Enclosed::Memory => memory.clone(),
-                Enclosed::Events => {
+                EnclosedDescriptor::Memory => memory.clone(),
+                EnclosedDescriptor::Events => {
                     let (ours, theirs) = seqpacket::pair()?;
                     self.relay.set_events(session, ours);
                     Arc::new(theirs)

@@ -10,7 +10,7 @@
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::Message;
 use omniverb_session::body::{Extent as Said, LinkReady};
-use omniverb_sys::{Access, EventFd, Extent, Listener, futex};
+use omniverb_sys::{Access, DoorbellListener, EventFd, Extent, futex};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ struct Bell {
 
 /// Those of all processes.
 pub(super) struct Wakes {
-    listener: Listener,
+    listener: DoorbellListener,
     rung: Arc<EventFd>,
     /// By session and the daemon's number.
     bells: BTreeMap<(u32, u64), Bell>,
@@ -48,7 +48,7 @@ impl Wakes {
     pub(super) fn new() -> io::Result<Wakes> {
         let rung = Arc::new(EventFd::new()?);
         let signal = rung.clone();
-        let listener = Listener::new(spawn, move || signal.signal());
+        let listener = DoorbellListener::new(spawn, move || signal.signal());
         Ok(Wakes { listener, rung, bells: BTreeMap::new() })
     }
 

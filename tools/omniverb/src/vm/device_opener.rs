@@ -40,7 +40,7 @@ pub(super) fn start() -> anyhow::Result<(OwnedFd, Child)> {
 
 /// A device that has come; an error: there is no such process any more.
 pub(super) fn take(devices: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
-    match seqpacket::receive(devices.as_fd(), &mut [0; 1], seqpacket::Mode::NonBlocking) {
+    match seqpacket::receive(devices.as_fd(), &mut [0; 1], seqpacket::BlockingMode::NonBlocking) {
         Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
         Ok((_, files)) => Ok(files.into_iter().next()),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),

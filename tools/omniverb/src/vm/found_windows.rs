@@ -11,7 +11,7 @@ mod tests;
 
 use super::window_slots::Slots;
 use omniverb_session::body::Extent as Part;
-use omniverb_session::pair_window::{DATA_BYTES_MIN, PairNames, Whose};
+use omniverb_session::pair_window::{DATA_BYTES_MIN, PairNames, WindowOwner};
 use omniverb_session::vm::{WINDOW_MAGIC, WindowHead};
 use omniverb_sys::{Access, Extent};
 use rustix::fs::{Mode, OFlags, fstat, open};
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     /// It is mapped there with others, and may go again.
     pub(super) is_mapped: bool,
     /// This machine's, or another one's that is plugged in here, too.
-    pub(super) whose: Whose,
+    pub(super) whose: WindowOwner,
     /// Its head when it was found.
     head: WindowHead,
 }
@@ -185,13 +185,13 @@ impl FoundWindows {
 
     /// The pair windows of the machine whose own window is this one, by their numbers.
     pub(super) fn pairs(&self, own: &OwnWindow) -> BTreeMap<u8, Shared> {
-        let mut found: BTreeMap<u8, Vec<(&Device, Whose)>> = BTreeMap::new();
+        let mut found: BTreeMap<u8, Vec<(&Device, WindowOwner)>> = BTreeMap::new();
         for device in &self.devices {
             if let Some((number, whose)) = own.names.number(&device.head) {
                 found.entry(number).or_default().push((device, whose));
             }
         }
-        let single = |(number, devices): (u8, Vec<(&Device, Whose)>)| match devices[..] {
+        let single = |(number, devices): (u8, Vec<(&Device, WindowOwner)>)| match devices[..] {
             [(device, whose)] => shared(device, whose).map(|shared| (number, shared)),
             _ => None,
         };
@@ -216,7 +216,7 @@ impl Device {
 }
 
 /// A pair window as large as it says, and as its device is, or its place in that.
-fn shared(device: &Device, whose: Whose) -> Option<Shared> {
+fn shared(device: &Device, whose: WindowOwner) -> Option<Shared> {
     let data = Part { offset: device.offset, length: device.head.bytes };
     let sound = (DATA_BYTES_MIN..=device.room).contains(&data.length)
         && Extent::new(&device.file, data.offset, data.length).verify().is_ok();

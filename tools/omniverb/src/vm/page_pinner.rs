@@ -111,13 +111,16 @@ impl Pinner {
     /// Its next message; an error: it is gone.
     pub(super) fn heard(&mut self) -> std::io::Result<Option<Heard>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length =
-            match seqpacket::receive(self.socket(), &mut bytes, seqpacket::Mode::NonBlocking) {
-                Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                Ok((length, _)) => Ok(length),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => Err(error),
-            };
+        let length = match seqpacket::receive(
+            self.socket(),
+            &mut bytes,
+            seqpacket::BlockingMode::NonBlocking,
+        ) {
+            Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, _)) => Ok(length),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => Err(error),
+        };
         let length = length.inspect_err(|_| self.reap())?;
         let bytes = &bytes[..length];
         let session = |tag: u64| u32::try_from(tag).unwrap_or(0);
@@ -239,7 +242,7 @@ impl Pins {
     fn hear(&mut self, agent: BorrowedFd<'_>) -> bool {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, files) =
-            match seqpacket::receive(agent, &mut bytes, seqpacket::Mode::NonBlocking) {
+            match seqpacket::receive(agent, &mut bytes, seqpacket::BlockingMode::NonBlocking) {
                 Ok((0, _)) => return false,
                 Ok(heard) => heard,
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,

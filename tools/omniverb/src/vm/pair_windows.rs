@@ -8,7 +8,7 @@ use super::window::Window;
 use crate::operator_connection::Operator;
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
-use omniverb_session::pair_window::Whose;
+use omniverb_session::pair_window::WindowOwner;
 use omniverb_sys::{eventfd, lock, memfd, seqpacket};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,16 +28,16 @@ pub(super) const GOES: u8 = b'-';
 const LET_GO: Duration = Duration::from_secs(2);
 
 /// The byte that tells a proxy the owner of a window.
-fn said(whose: Whose) -> u8 {
+fn said(whose: WindowOwner) -> u8 {
     match whose {
-        Whose::Own => b'+',
-        Whose::Another => b'*',
+        WindowOwner::Own => b'+',
+        WindowOwner::Another => b'*',
     }
 }
 
 /// The owner that such a byte names.
-pub(super) fn whose_said(byte: u8) -> Option<Whose> {
-    [Whose::Own, Whose::Another].into_iter().find(|whose| said(*whose) == byte)
+pub(super) fn whose_said(byte: u8) -> Option<WindowOwner> {
+    [WindowOwner::Own, WindowOwner::Another].into_iter().find(|whose| said(*whose) == byte)
 }
 
 /// A window in a proxy's command line.
@@ -46,12 +46,12 @@ pub(super) struct Handed {
     pub(super) number: u8,
     /// The number of its descriptor.
     pub(super) descriptor: i32,
-    pub(super) whose: Whose,
+    pub(super) whose: WindowOwner,
 }
 
 impl Handed {
     fn word(self) -> String {
-        let mark = if self.whose == Whose::Another { ANOTHERS } else { "" };
+        let mark = if self.whose == WindowOwner::Another { ANOTHERS } else { "" };
         format!("{}={mark}{}", self.number, self.descriptor)
     }
 
@@ -59,8 +59,8 @@ impl Handed {
     pub(super) fn read(word: &str) -> Option<Handed> {
         let (number, descriptor) = word.split_once('=')?;
         let (descriptor, whose) = match descriptor.strip_prefix(ANOTHERS) {
-            Some(descriptor) => (descriptor, Whose::Another),
-            None => (descriptor, Whose::Own),
+            Some(descriptor) => (descriptor, WindowOwner::Another),
+            None => (descriptor, WindowOwner::Own),
         };
         let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
         if !digits(number) || !digits(descriptor) {
@@ -91,7 +91,7 @@ impl Pair {
     /// Makes one of so many bytes, and names it in this machine's own window.
     pub(super) fn make(own: &Window, number: u8, bytes: u64) -> anyhow::Result<Pair> {
         let window = own.pair(bytes)?;
-        own.tell(number, &window, Whose::Own)?;
+        own.tell(number, &window, WindowOwner::Own)?;
         Ok(Pair { ledger: Some(ledger(&window, WHOSE_BYTES)?), window, at: None })
     }
 
@@ -104,12 +104,12 @@ impl Pair {
         known: impl FnOnce(u64) -> bool,
     ) -> anyhow::Result<Pair> {
         let window = Window::of_another(file, known)?;
-        own.tell(number, &window, Whose::Another)?;
+        own.tell(number, &window, WindowOwner::Another)?;
         Ok(Pair { window, ledger: None, at: None })
     }
 
-    fn whose(&self) -> Whose {
-        if self.ledger.is_some() { Whose::Own } else { Whose::Another }
+    fn whose(&self) -> WindowOwner {
+        if self.ledger.is_some() { WindowOwner::Own } else { WindowOwner::Another }
     }
 
     /// Brings it to the daemon.
@@ -278,7 +278,7 @@ fn wait_for_word(proxy: &OwnedFd, number: u8, until: Instant) {
             return;
         }
         let mut word = [0; 2];
-        match seqpacket::receive(proxy.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(proxy.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking) {
             Ok((2, files)) if files.is_empty() && word != [GOES, number] => {
                 // Of one before that took too long.
             }
@@ -333,7 +333,7 @@ mod tests {
         }
         wait_for_word(&ours, 3, far());
         let mut word = [0; 2];
-        seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking).unwrap();
+        seqpacket::receive(ours.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking).unwrap();
         assert_eq!(word, [GOES, 4], "what is behind it stays");
         // A malformed message ends it, too: too short, with a descriptor, from a closed socket.
         seqpacket::send(theirs.as_fd(), &[GOES], &[]).unwrap();
@@ -344,14 +344,14 @@ mod tests {
 
     #[test]
     fn a_proxy_is_told_the_owner_of_a_window() {
-        let own = Handed { number: 3, descriptor: 12, whose: Whose::Own };
-        let another = Handed { whose: Whose::Another, ..own };
+        let own = Handed { number: 3, descriptor: 12, whose: WindowOwner::Own };
+        let another = Handed { whose: WindowOwner::Another, ..own };
         assert_eq!((own.word(), another.word()), ("3=12".to_owned(), "3=+12".to_owned()));
         assert_eq!([own, another].map(|one| Handed::read(&one.word())), [Some(own), Some(another)]);
         for wrong in ["", "3", "3=", "3=+", "=12", "3=-1", "-3=1", "3=++3", "3=x", "300=1"] {
             assert_eq!(Handed::read(wrong), None, "{wrong}");
         }
-        for whose in [Whose::Own, Whose::Another] {
+        for whose in [WindowOwner::Own, WindowOwner::Another] {
             assert_eq!(whose_said(said(whose)), Some(whose));
         }
         assert_eq!(whose_said(0), None);

@@ -13,7 +13,7 @@ mod pair_windows;
 mod tests;
 
 use super::relay::{Channel, News, Reads, Relay};
-use omniverb_session::agent_begin::Begin;
+use omniverb_session::agent_begin::AgentBegin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::vm::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
@@ -68,8 +68,11 @@ impl ProxyEnd {
 /// The daemon's last message at a machine socket, or its end.
 pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> ProxyEnd {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = match seqpacket::receive(machine_socket, &mut bytes, seqpacket::Mode::NonBlocking)
-    {
+    let length = match seqpacket::receive(
+        machine_socket,
+        &mut bytes,
+        seqpacket::BlockingMode::NonBlocking,
+    ) {
         Ok((length, _)) => length,
         Err(_) => 0,
     };
@@ -258,9 +261,9 @@ impl Proxy {
 
     /// An agent is there, without sessions.
     fn begin(&mut self, bytes: Vec<u8>) -> Result<(), ProxyEnd> {
-        let begin = Begin::read(&bytes).filter(|begin| begin.window == self.number);
+        let begin = AgentBegin::read(&bytes).filter(|begin| begin.window == self.number);
         self.begun = Some(begin.is_some());
-        if let Some(Begin { boot, .. }) = begin.filter(|begin| begin.boot != [0; 16]) {
+        if let Some(AgentBegin { boot, .. }) = begin.filter(|begin| begin.boot != [0; 16]) {
             // First: sessions that are closed may have processes that go on.
             self.ask(&Booted { boot }.into())?;
         }
@@ -339,7 +342,7 @@ impl Proxy {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_PER_TURN {
             let Some(packets) = &self.packets else { break };
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             let length = match seqpacket::receive(packets.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return Err(last_word(self.machine_socket.as_fd())),
                 Ok((length, _)) => length,

@@ -99,7 +99,7 @@ pub(super) fn start(
         bail!("cannot start the machine's supervisor");
     }
     let (length, files) =
-        seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::NonBlocking)?;
+        seqpacket::receive(ours.as_fd(), &mut said, seqpacket::BlockingMode::NonBlocking)?;
     let said: Value =
         serde_json::from_slice(&said[..length]).context("the supervisor has ended")?;
     let text = |name: &str| said[name].as_str().map(str::to_owned);
@@ -115,7 +115,8 @@ pub(super) fn start(
     let next = || {
         let mut word = [0; 1];
         let came = omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))?;
-        let files = seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking);
+        let files =
+            seqpacket::receive(ours.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking);
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
         files.into_iter().next().context("the supervisor gave an unexpected answer")
     };

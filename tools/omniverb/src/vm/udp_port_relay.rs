@@ -3,8 +3,8 @@
 //! In: datagrams of the network; messages of the engine. Out: the same, the other way round. It
 //! does not parse them: the engine finds their receivers.
 
-use omniverb_sys::proxied_udp::{HEAD_BYTES, Head, PAYLOAD_MAX};
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::proxied_udp::{HEAD_BYTES, PAYLOAD_MAX, ProxiedHeader};
+use omniverb_sys::udp_socket::UdpPort;
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -19,7 +19,7 @@ const BUFFERS: usize = 4;
 
 /// UDP port 4791 of the guest, for the engine.
 pub(super) struct Network {
-    port: Port,
+    port: UdpPort,
     states: Vec<UdpSocketState>,
     bytes: Vec<u8>,
 }
@@ -30,7 +30,7 @@ impl Network {
     /// # Errors
     /// `EADDRINUSE` if another socket in the machine has it: Linux's own software RNIC, perhaps.
     pub(super) fn open() -> io::Result<Network> {
-        let port = Port::open(PORT)?;
+        let port = UdpPort::open(PORT)?;
         let state = |socket: BorrowedFd<'_>| UdpSocketState::new((&socket).into());
         let states = port.sockets().map(state).collect::<io::Result<_>>()?;
         Ok(Network { port, states, bytes: vec![0; BUFFERS * BUFFER_BYTES] })
@@ -57,7 +57,7 @@ impl Network {
 
     /// Sends a message of the engine. A datagram that the network does not take is lost.
     pub(super) fn send(&self, message: &[u8]) {
-        let Some((head, contents)) = Head::read(message) else { return };
+        let Some((head, contents)) = ProxiedHeader::read(message) else { return };
         let six = head.remote.is_ipv6();
         let found = self.port.sockets().zip(&self.states).nth(usize::from(six));
         let Some((socket, state)) = found else { return };
@@ -81,7 +81,7 @@ fn messages(slice: &[u8], meta: &RecvMeta) -> Vec<Vec<u8>> {
     };
     let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
     let (remote, port) = (meta.addr.ip(), meta.addr.port());
-    let head = Head { local: Some(local), remote, interface, port, ecn }.written();
+    let head = ProxiedHeader { local: Some(local), remote, interface, port, ecn }.written();
     let all = slice.get(..meta.len).unwrap_or(&[]).chunks(meta.stride.max(1));
     let short = all.filter(|one| one.len() <= PAYLOAD_MAX);
     let mut found = Vec::new();
@@ -109,7 +109,7 @@ mod tests {
         let found = messages(&bytes, &meta);
         assert_eq!(found.len(), 3);
         for (at, (message, length)) in found.iter().zip([1000, 1000, 500]).enumerate() {
-            let (head, payload) = Head::read(message).unwrap();
+            let (head, payload) = ProxiedHeader::read(message).unwrap();
             assert_eq!((head.remote, head.port, head.ecn), (ip("10.0.0.2"), 50_000, 3));
             assert_eq!((head.local, payload.len()), (Some(ip("10.0.0.1")), length));
             assert!(payload.iter().all(|byte| usize::from(*byte) == at));

@@ -16,9 +16,9 @@ mod tests;
 use super::relay::Voice;
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::body::Extent as Part;
-use omniverb_session::pair_window::{self, Whose};
+use omniverb_session::pair_window::{self, WindowOwner};
 use omniverb_session::vm::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
-use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
+use omniverb_sys::{Access, DoorbellListener, EventFd, Extent, futex, lock};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,17 +36,17 @@ pub(super) enum Side {
 
 /// The pages of a doorbell: first the one whose owner is on this side of the bridge, then the other
 /// side's. The second page belongs to the process in the machine that owns the window.
-fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
+fn near_and_far<T>(side: Side, whose: WindowOwner, pages: [T; 2]) -> [T; 2] {
     let [first, second] = pages;
     match (side, whose) {
-        (Side::Host, Whose::Own) | (Side::Machine, Whose::Another) => [first, second],
-        (Side::Machine, Whose::Own) | (Side::Host, Whose::Another) => [second, first],
+        (Side::Host, WindowOwner::Own) | (Side::Machine, WindowOwner::Another) => [first, second],
+        (Side::Machine, WindowOwner::Own) | (Side::Host, WindowOwner::Another) => [second, first],
     }
 }
 
 /// The doorbells of all pair windows, as one side has them.
 pub(super) struct WakeBridge {
-    listener: Listener,
+    listener: DoorbellListener,
     far: Arc<Far>,
     near: Arc<Near>,
     /// Pages of this side, by what their doorbells are called.
@@ -127,7 +127,7 @@ impl WakeBridge {
         let far = Arc::new(Far { names, voice, rung });
         let theirs = far.clone();
         let spawn = super::cross_kernel_wakes::spawn;
-        let listener = Listener::naming(spawn, move |numbers| theirs.tell(numbers));
+        let listener = DoorbellListener::naming(spawn, move |numbers| theirs.tell(numbers));
         let (pages, asked) = (Mutex::default(), EventFd::new()?);
         let (all, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let near = Arc::new(Near { pages, asked, all, over });
@@ -141,7 +141,7 @@ impl WakeBridge {
         number: u8,
         file: impl AsFd,
         data: Part,
-        whose: Whose,
+        whose: WindowOwner,
     ) -> io::Result<()> {
         let bells = pair_window::bell_pages(data.length);
         let memory = Extent::new(file, data.offset + bells.offset, bells.length);

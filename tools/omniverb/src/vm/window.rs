@@ -7,7 +7,7 @@
 
 use anyhow::{Context, ensure};
 use omniverb_session::body::Extent;
-use omniverb_session::pair_window::{self, OF_ANOTHER, PairNames, Whose};
+use omniverb_session::pair_window::{self, OF_ANOTHER, PairNames, WindowOwner};
 use omniverb_session::vm::{MachineName, WindowHead};
 use omniverb_sys::{memfd, random};
 use rustix::io::{pread, pwrite};
@@ -75,9 +75,9 @@ impl Window {
 
     /// Writes into this machine's own window that pair window `number` is that one, before any
     /// neighbour has it: so no neighbour can write its name into another one.
-    pub(super) fn tell(&self, number: u8, pair: &Window, whose: Whose) -> anyhow::Result<()> {
+    pub(super) fn tell(&self, number: u8, pair: &Window, whose: WindowOwner) -> anyhow::Result<()> {
         let at = DATA_OFFSET + PairNames::offset_of(number) as u64;
-        let mark = if whose == Whose::Another { OF_ANOTHER } else { 0 };
+        let mark = if whose == WindowOwner::Another { OF_ANOTHER } else { 0 };
         put(&self.file, at, &(pair.head.number | mark).to_ne_bytes())
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let own = Window::new(MachineName::new("web-1").unwrap(), STEP).unwrap();
         let make = |number| {
             let pair = own.pair(2 * STEP).unwrap();
-            own.tell(number, &pair, Whose::Own).unwrap();
+            own.tell(number, &pair, WindowOwner::Own).unwrap();
             pair
         };
         let pairs: Vec<Window> = (1..=3).map(make).collect();
@@ -207,7 +207,7 @@ mod tests {
             pread(&window.file, &mut bytes, window.data.offset).unwrap();
             names.number(&WindowHead::of(&bytes))
         });
-        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3].map(|n| Some((n, Whose::Own))));
+        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3].map(|n| Some((n, WindowOwner::Own))));
         assert_eq!(names.count(), 3);
     }
 
@@ -222,11 +222,11 @@ mod tests {
         };
         let there = another(0);
         assert_eq!((there.head, there.data), (pair.head, pair.data));
-        other.tell(2, &there, Whose::Another).unwrap();
+        other.tell(2, &there, WindowOwner::Another).unwrap();
         let mut bytes = [0; PairNames::BYTES];
         pread(&other.file, &mut bytes, other.data.offset + PairNames::OFFSET as u64).unwrap();
         let names = PairNames::read(&bytes);
-        assert_eq!(names.number(&pair.head), Some((2, Whose::Another)));
+        assert_eq!(names.number(&pair.head), Some((2, WindowOwner::Another)));
         // It has another window's name, or its guest has made something else of it: then it is not
         // found, and this machine can still have others.
         let unlike = another(pair.head.number).head;

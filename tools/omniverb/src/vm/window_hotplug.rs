@@ -19,7 +19,7 @@ use super::window_mapper_process::{Driver, Mapped};
 use crate::operator_connection::{Home, Operator, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
-use omniverb_session::pair_window::{PlugTrouble, Whose};
+use omniverb_session::pair_window::{PlugTrouble, WindowOwner};
 use omniverb_sys::{clock, eventfd, memfd, pidfd, seqpacket};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -113,7 +113,7 @@ impl Later {
 
     /// One more, or one try less.
     fn bring(&mut self, another: Option<OwnedFd>, operator: &Operator) -> anyhow::Result<()> {
-        let whose = if another.is_some() { Whose::Another } else { Whose::Own };
+        let whose = if another.is_some() { WindowOwner::Another } else { WindowOwner::Own };
         match self.plug(another) {
             Ok((number, pair)) => {
                 self.trouble = None;
@@ -127,11 +127,11 @@ impl Later {
         Ok(())
     }
 
-    fn is_in_vain(&mut self, whose: Whose, trouble: PlugTrouble) {
+    fn is_in_vain(&mut self, whose: WindowOwner, trouble: PlugTrouble) {
         self.trouble = Some(trouble);
         let tries = match whose {
-            Whose::Own => &mut self.tries,
-            Whose::Another => &mut self.tries_of_others,
+            WindowOwner::Own => &mut self.tries,
+            WindowOwner::Another => &mut self.tries_of_others,
         };
         *tries = tries.saturating_sub(1);
     }

@@ -118,8 +118,11 @@ impl Mapper {
     fn new(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Mapper, MapperEnd> {
         let mut said = [0; 2];
         let mut hear = || {
-            let heard =
-                seqpacket::receive(supervisor.as_fd(), &mut said, seqpacket::Mode::Blocking)?;
+            let heard = seqpacket::receive(
+                supervisor.as_fd(),
+                &mut said,
+                seqpacket::BlockingMode::Blocking,
+            )?;
             if heard.0 == 2 { Ok((said, heard.1)) } else { Err(MapperEnd) }
         };
         let ([NOTES, count], files) = hear()? else { return Err(MapperEnd) };
@@ -222,7 +225,7 @@ impl Mapper {
 
     fn hear_supervisor(&mut self) -> Result<(), MapperEnd> {
         let mut said = [0; 2];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         let (length, mut files) = match seqpacket::receive(self.supervisor.as_fd(), &mut said, mode)
         {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),

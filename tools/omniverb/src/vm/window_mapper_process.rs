@@ -204,7 +204,8 @@ impl Mapped {
     fn hear(&self, ours: &OwnedFd) -> io::Result<bool> {
         loop {
             let mut said = [0; 2];
-            let heard = seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::Blocking);
+            let heard =
+                seqpacket::receive(ours.as_fd(), &mut said, seqpacket::BlockingMode::Blocking);
             let (length, mut files) = match heard {
                 // Said once if it has left something unread, before what it had said itself.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,

@@ -31,7 +31,7 @@ fn files(link: u64) -> Vec<OwnedFd> {
 
 fn says(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {
     let events = vec![(message.into(), files)];
-    plans().push_back(Plan { events, answer: None, wrong_tag: false });
+    plans().push_back(HostileAnswers { events, answer: None, wrong_tag: false });
     let _ = process.client.gids();
     process.client.take_events();
     process.work(&mut Bytes(&[7; 64]));
@@ -215,18 +215,18 @@ fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
     says(&process, closed, Vec::new());
     assert_eq!(unlinked(), [group]);
     // So does one before the answer that names it.
-    qps.asks_for_group(qp.number);
+    qps.begin_group_request(qp.number);
     says(&process, closed, Vec::new());
     qps.group_answered(qp.number, group, peer_qpn);
     let late = Instant::now() + Duration::from_secs(60);
     assert_eq!(qps.await_group(qp.number, group, late), Err(Errno::EHOSTUNREACH));
-    qps.asks_for_group(qp.number);
+    qps.begin_group_request(qp.number);
     qps.group_answered(qp.number, group, peer_qpn);
     assert_eq!(qps.await_group(qp.number, group, Instant::now()), Err(Errno::ETIMEDOUT));
     // With the daemon: the next one is to be asked.
     qps.group_unlinked(qp.number, None);
     assert_eq!(qps.await_group(qp.number, group, late), Err(Errno::EAGAIN));
-    qps.asks_for_group(qp.number);
+    qps.begin_group_request(qp.number);
     qps.group_answered(qp.number, group, peer_qpn);
     assert!(qps.has_group_peer(qp.number, peer_qpn));
     assert_eq!(qps.detach(qp.number, group), Some(Some(peer_qpn)));

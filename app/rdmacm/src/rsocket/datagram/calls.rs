@@ -6,16 +6,16 @@ use std::sync::{Mutex, MutexGuard};
 
 use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_TRUNC, iovec, sockaddr, socklen_t};
 use omniverb_sys::lock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::datagram_socket::Inner;
-use super::kernel_socket::Family;
+use super::kernel_socket::IpFamily;
 use super::socket_address::{from_c, to_c};
 use crate::errno::last;
 use crate::process_id;
-use crate::rsocket::iovec::Vector;
-use crate::rsocket::readiness_wait::{Awaited, Patience, until};
+use crate::rsocket::iovec::IovecCursor;
+use crate::rsocket::readiness_wait::{WaitLimit, WaitableSocket, until};
 use crate::rsocket::send_recv::reading;
 use crate::rsocket::socket_options::{SOL_RDMA, give, number};
 
@@ -39,7 +39,7 @@ pub(crate) struct Datagrams {
     inner: Mutex<Inner>,
 }
 
-impl Awaited for Datagrams {
+impl WaitableSocket for Datagrams {
     type Inner = Inner;
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -51,7 +51,7 @@ impl Datagrams {
     /// A new one for such addresses, with what `F_SETFL` and `F_SETFD` would say. It has a socket
     /// of the kernel's, and no queue pair before it sends, or is connected.
     pub(crate) fn new(
-        family: Family,
+        family: IpFamily,
         flags: c_int,
         descriptor_flags: c_int,
     ) -> Result<Self, Errno> {
@@ -114,12 +114,12 @@ impl Datagrams {
         loop {
             if !inner.can_send() {
                 drop(inner);
-                inner = until(self, Patience::of(mode), |inner| inner.can_send())?;
+                inner = until(self, WaitLimit::of(mode), |inner| inner.can_send())?;
             }
             // SAFETY: the caller's promise.
-            match unsafe { inner.send(to, &mut Vector::new(parts), mode) } {
+            match unsafe { inner.send(to, &mut IovecCursor::new(parts), mode) } {
                 // The queue pair failed meanwhile.
-                Err(Errno::EAGAIN) if mode == Mode::Blocking && !inner.can_send() => {}
+                Err(Errno::EAGAIN) if mode == BlockingMode::Blocking && !inner.can_send() => {}
                 other => return other,
             }
         }
@@ -139,10 +139,10 @@ impl Datagrams {
         flags: c_int,
     ) -> Result<(usize, bool, SocketAddr), Errno> {
         // SAFETY: the caller's promise.
-        let mut data = unsafe { Vector::new(parts) };
+        let mut data = unsafe { IovecCursor::new(parts) };
         let room = data.left();
         let mut inner = self.lock();
-        let patience = Patience::limited(inner.mode(flags), inner.receive_limit);
+        let patience = WaitLimit::limited(inner.mode(flags), inner.receive_limit);
         loop {
             // SAFETY: the caller's promise.
             if let Some((bytes, from)) = unsafe { inner.read(&mut data, reading(flags)) } {
@@ -156,7 +156,7 @@ impl Datagrams {
 
     /// Closes it, when what was sent is under way.
     pub(crate) fn close(&self) {
-        drop(until(self, Patience::seconds(LINGER), |inner| inner.is_idle()));
+        drop(until(self, WaitLimit::seconds(LINGER), |inner| inner.is_idle()));
     }
 
     /// Its address, or its peer's.

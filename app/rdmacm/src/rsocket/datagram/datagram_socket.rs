@@ -12,42 +12,42 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use libc::{O_NONBLOCK, sockaddr_storage};
 use omniverb_sys::EventFd;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
-use super::kernel_socket::{Family, Kernel};
+use super::kernel_socket::{IpFamily, KernelSocket};
 use super::peer_table::Peers;
 use super::socket_address;
-use super::ud_queue_pair::{DATAGRAM_MAX, Port};
-use super::wire_format::{self, HEADER_MAX, Knock, Purpose};
+use super::ud_queue_pair::{DATAGRAM_MAX, UdPort};
+use super::wire_format::{self, DatagramPurpose, HEADER_MAX, KernelDatagramHeader};
 use crate::errno::of;
 use crate::rsocket::buffer_settings::Settings;
-use crate::rsocket::flow_control::Reading;
-use crate::rsocket::iovec::Vector;
+use crate::rsocket::flow_control::ReadMode;
+use crate::rsocket::iovec::IovecCursor;
 use crate::rsocket::queue_pair::Queues;
-use crate::rsocket::readiness_wait::Sleepy;
-use crate::rsocket::shared_wait::Gate;
+use crate::rsocket::readiness_wait::WaitableState;
+use crate::rsocket::shared_wait::SharedWait;
 
 /// Of so many looks at least one is for the kernel, however much comes to the queue pair.
 const TURNS: u32 = 16;
 
 /// Where a datagram is that was not read.
-pub(super) enum Place {
+pub(super) enum DatagramPlace {
     /// In a room of the port's, behind a header of so many bytes.
     Room(u32, usize),
     /// It came through the kernel.
     Kept(Box<[u8]>),
 }
 
-pub(super) struct Arrived {
+pub(super) struct ArrivedDatagram {
     pub(super) from: SocketAddr,
     pub(super) bytes: usize,
-    pub(super) place: Place,
+    pub(super) place: DatagramPlace,
 }
 
 /// How the queue pair does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Health {
+pub(super) enum QpHealth {
     /// Nothing of it has completed.
     New,
     /// Something of it has completed well.
@@ -58,19 +58,19 @@ pub(super) enum Health {
     NeverWorked,
 }
 
-impl Health {
+impl QpHealth {
     /// Whether it has failed.
     pub(super) fn is_over(self) -> bool {
         matches!(self, Self::Failed | Self::NeverWorked)
     }
 
     /// Something has completed well.
-    pub(super) fn works(&mut self) {
+    pub(super) fn mark_working(&mut self) {
         *self = if self.is_over() { Self::Failed } else { Self::Works };
     }
 
     /// From now on it has failed, for good.
-    pub(super) fn fails(&mut self) {
+    pub(super) fn mark_failed(&mut self) {
         *self = match self {
             Self::New | Self::NeverWorked => Self::NeverWorked,
             Self::Works | Self::Failed => Self::Failed,
@@ -82,14 +82,14 @@ impl Health {
 pub(crate) struct Inner {
     // In front of the port, whose protection domain their ways have.
     pub(super) peers: Peers,
-    pub(super) port: Option<Port>,
-    pub(crate) kernel: Kernel,
+    pub(super) port: Option<UdPort>,
+    pub(crate) kernel: KernelSocket,
     connected: Option<SocketAddr>,
-    pub(super) arrived: VecDeque<Arrived>,
+    pub(super) arrived: VecDeque<ArrivedDatagram>,
     /// How many of them came through the kernel.
     pub(super) kept: usize,
-    gate: Gate,
-    pub(super) health: Health,
+    gate: SharedWait,
+    pub(super) health: QpHealth,
     /// It may have completed more than was taken.
     pub(super) has_more: bool,
     /// Tells a sleeper without a queue pair that there is one.
@@ -123,19 +123,19 @@ fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
 impl Inner {
     /// As [`Datagrams::new`](super::calls::Datagrams::new).
     pub(crate) fn new(
-        family: Family,
+        family: IpFamily,
         flags: c_int,
         descriptor_flags: c_int,
     ) -> Result<Inner, Errno> {
         Ok(Inner {
             peers: Peers::default(),
             port: None,
-            kernel: Kernel::new(family)?,
+            kernel: KernelSocket::new(family)?,
             connected: None,
             arrived: VecDeque::new(),
             kept: 0,
-            gate: Gate::default(),
-            health: Health::New,
+            gate: SharedWait::default(),
+            health: QpHealth::New,
             has_more: false,
             news: EventFd::new().map_err(|_| Errno::EMFILE)?,
             turns: 0,
@@ -148,10 +148,10 @@ impl Inner {
     }
 
     /// Of a call with these flags.
-    pub(crate) fn mode(&self, flags: c_int) -> Mode {
+    pub(crate) fn mode(&self, flags: c_int) -> BlockingMode {
         match (self.flags & O_NONBLOCK, flags & libc::MSG_DONTWAIT) {
-            (0, 0) => Mode::Blocking,
-            _ => Mode::NonBlocking,
+            (0, 0) => BlockingMode::Blocking,
+            _ => BlockingMode::NonBlocking,
         }
     }
 
@@ -161,12 +161,12 @@ impl Inner {
 
     /// Something can be sent.
     pub(crate) fn can_send(&self) -> bool {
-        !self.health.is_over() && self.port.as_ref().is_none_or(Port::has_room)
+        !self.health.is_over() && self.port.as_ref().is_none_or(UdPort::has_room)
     }
 
     /// Nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.health.is_over() || self.port.as_ref().is_none_or(Port::is_idle)
+        self.health.is_over() || self.port.as_ref().is_none_or(UdPort::is_idle)
     }
 
     /// It has no queue pair, whose size could not be changed any more.
@@ -194,7 +194,7 @@ impl Inner {
                 if self.is_heard(datagram.from) {
                     self.arrived.push_back(datagram);
                 } else {
-                    self.is_read(datagram);
+                    self.release_datagram(datagram);
                 }
             }
         }
@@ -202,10 +202,10 @@ impl Inner {
     }
 
     /// The queue pair, made if there is none.
-    fn open(&mut self, source: SocketAddr) -> Result<&mut Port, Errno> {
+    fn open(&mut self, source: SocketAddr) -> Result<&mut UdPort, Errno> {
         if self.port.is_none() {
-            self.port = Some(Port::new(&storage_of_own(source), &self.settings)?);
-            self.health = Health::New;
+            self.port = Some(UdPort::new(&storage_of_own(source), &self.settings)?);
+            self.health = QpHealth::New;
             self.news.signal();
         }
         self.port.as_mut().ok_or(Errno::ENODEV)
@@ -214,13 +214,13 @@ impl Inner {
     /// The queue pair has failed: there is another, of which peers are told that may know it. No
     /// thread sleeps.
     fn close(&mut self) {
-        let has_worked = self.health != Health::NeverWorked;
-        (self.health, self.has_more) = (Health::New, false);
+        let has_worked = self.health != QpHealth::NeverWorked;
+        (self.health, self.has_more) = (QpHealth::New, false);
         self.gate.taken();
         self.news.take();
         self.port = None;
         let known = self.peers.forget_queues();
-        self.arrived.retain(|datagram| matches!(datagram.place, Place::Kept(_)));
+        self.arrived.retain(|datagram| matches!(datagram.place, DatagramPlace::Kept(_)));
         // One that fails from the beginning is not made over and over.
         if !has_worked {
             return;
@@ -233,8 +233,9 @@ impl Inner {
     /// Tells a peer of our queue pair. Where there is none to be had, the kernel's way will do.
     pub(super) fn tell(&mut self, peer: SocketAddr, source: SocketAddr) {
         if let Ok(port) = self.open(source) {
-            let knock = Knock { purpose: Purpose::Answer, qpn: port.qpn() }.encode(source.ip());
-            let _ = self.kernel.send(knock.bytes(), peer, Mode::NonBlocking);
+            let knock = KernelDatagramHeader { purpose: DatagramPurpose::Answer, qpn: port.qpn() }
+                .encode(source.ip());
+            let _ = self.kernel.send(knock.bytes(), peer, BlockingMode::NonBlocking);
         }
     }
 
@@ -250,15 +251,15 @@ impl Inner {
     /// What the kernel says.
     ///
     /// # Safety
-    /// As [`Vector::copy_to`].
+    /// As [`IovecCursor::copy_to`].
     pub(crate) unsafe fn send(
         &mut self,
         to: Option<SocketAddr>,
-        data: &mut Vector<'_>,
-        mode: Mode,
+        data: &mut IovecCursor<'_>,
+        mode: BlockingMode,
     ) -> Result<usize, Errno> {
         let to = to.or(self.connected).ok_or(of(libc::EDESTADDRREQ))?;
-        if Family::of(to) != self.kernel.family() {
+        if IpFamily::of(to) != self.kernel.family() {
             return Err(of(libc::EAFNOSUPPORT));
         }
         let is_known = self.peers.find(to).is_some_and(|peer| peer.qpn.is_some());
@@ -272,7 +273,7 @@ impl Inner {
         let kernel = &self.kernel;
         let source = self.peers.of(to, || kernel.source(to))?.source;
         self.open(source)?;
-        self.peers.is_sent_to(to);
+        self.peers.mark_sent_to(to);
         let (Some(port), Ok(peer)) = (&mut self.port, self.peers.of(to, || Ok(source))) else {
             return Err(Errno::ENODEV);
         };
@@ -290,7 +291,8 @@ impl Inner {
                 return sent.map(|()| total);
             }
         }
-        let knock = Knock { purpose: Purpose::Data, qpn: port.qpn() }.encode(source.ip());
+        let knock = KernelDatagramHeader { purpose: DatagramPurpose::Data, qpn: port.qpn() }
+            .encode(source.ip());
         let header = knock.bytes();
         let mut bytes = [0; DATAGRAM_MAX + HEADER_MAX];
         // What the other side has room for.
@@ -307,11 +309,11 @@ impl Inner {
     /// Gives the program the oldest datagram, if there is one: its length and its sender.
     ///
     /// # Safety
-    /// As [`Vector::copy_from`].
+    /// As [`IovecCursor::copy_from`].
     pub(crate) unsafe fn read(
         &mut self,
-        data: &mut Vector<'_>,
-        reading: Reading,
+        data: &mut IovecCursor<'_>,
+        reading: ReadMode,
     ) -> Option<(usize, SocketAddr)> {
         let datagram = self.arrived.front()?;
         let (from, bytes) = (datagram.from, datagram.bytes);
@@ -319,30 +321,30 @@ impl Inner {
         // SAFETY: the caller's promise.
         unsafe {
             match (&datagram.place, &self.port) {
-                (Place::Kept(kept), _) => data.copy_from(kept.as_ptr(), count),
-                (&Place::Room(room, header), Some(port)) => {
+                (DatagramPlace::Kept(kept), _) => data.copy_from(kept.as_ptr(), count),
+                (&DatagramPlace::Room(room, header), Some(port)) => {
                     port.give(room, header..header + count, data);
                 }
-                (Place::Room(..), None) => {}
+                (DatagramPlace::Room(..), None) => {}
             }
         }
-        if reading == Reading::Take
+        if reading == ReadMode::Take
             && let Some(datagram) = self.arrived.pop_front()
         {
-            self.is_read(datagram);
+            self.release_datagram(datagram);
         }
         Some((bytes, from))
     }
 
-    fn is_read(&mut self, datagram: Arrived) {
+    fn release_datagram(&mut self, datagram: ArrivedDatagram) {
         match datagram.place {
-            Place::Room(room, _) => self.give_back(room),
-            Place::Kept(_) => self.kept -= 1,
+            DatagramPlace::Room(room, _) => self.give_back(room),
+            DatagramPlace::Kept(_) => self.kept -= 1,
         }
     }
 }
 
-impl Sleepy for Inner {
+impl WaitableState for Inner {
     fn progress(&mut self) {
         self.take_completed();
         // A sleeper on descriptors is to see first that something is there, and has them then.
@@ -363,10 +365,10 @@ impl Sleepy for Inner {
     }
 
     fn queues(&self) -> Option<&Queues> {
-        self.port.as_ref().map(Port::queues)
+        self.port.as_ref().map(UdPort::queues)
     }
 
-    fn gate(&mut self) -> &mut Gate {
+    fn gate(&mut self) -> &mut SharedWait {
         &mut self.gate
     }
 
@@ -391,7 +393,7 @@ impl Inner {
 
     /// Of our queue pair.
     pub(crate) fn qpn(&self) -> Option<u32> {
-        self.port.as_ref().map(Port::qpn)
+        self.port.as_ref().map(UdPort::qpn)
     }
 
     pub(crate) fn arrived(&self) -> usize {

@@ -6,10 +6,10 @@ use core::net::SocketAddr;
 
 use omniverb_terms::Errno;
 
-use super::datagram_socket::{Arrived, Inner, Place};
-use super::kernel_socket::Family;
-use super::ud_queue_pair::{DATAGRAM_MAX, Done, Port};
-use super::wire_format::{self, Knock, Purpose};
+use super::datagram_socket::{ArrivedDatagram, DatagramPlace, Inner};
+use super::kernel_socket::IpFamily;
+use super::ud_queue_pair::{DATAGRAM_MAX, UdCompletion, UdPort};
+use super::wire_format::{self, DatagramPurpose, KernelDatagramHeader};
 
 /// Datagrams of the kernel's that are taken at a time: others want something, too.
 const TAKEN: usize = 32;
@@ -19,21 +19,21 @@ impl Inner {
     /// sends fast enough could keep us here.
     pub(super) fn take_completed(&mut self) {
         self.has_more = false;
-        for _ in 0..self.port.as_ref().map_or(0, Port::rooms) {
-            let Some(done) = self.port.as_mut().and_then(Port::poll) else { return };
+        for _ in 0..self.port.as_ref().map_or(0, UdPort::rooms) {
+            let Some(done) = self.port.as_mut().and_then(UdPort::poll) else { return };
             match done {
-                Done::Failed => self.health.fails(),
-                Done::Sent => self.health.works(),
-                Done::Received(room, bytes, qpn) => {
-                    self.health.works();
-                    self.arrives(room, bytes, qpn);
+                UdCompletion::Failed => self.health.mark_failed(),
+                UdCompletion::Sent => self.health.mark_working(),
+                UdCompletion::Received(room, bytes, qpn) => {
+                    self.health.mark_working();
+                    self.take_datagram(room, bytes, qpn);
                 }
             }
         }
         self.has_more = self.port.is_some();
     }
 
-    fn arrives(&mut self, room: u32, bytes: usize, qpn: u32) {
+    fn take_datagram(&mut self, room: u32, bytes: usize, qpn: u32) {
         let Some(port) = &self.port else { return };
         let (route, front) = port.front(room);
         let front = &front[..front.len().min(bytes)];
@@ -42,7 +42,7 @@ impl Inner {
             let is_another =
                 self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
             wire_format::may_be(from.ip(), wire_format::sender(&route))
-                && Family::of(*from) == self.kernel.family()
+                && IpFamily::of(*from) == self.kernel.family()
                 && self.is_heard(*from)
                 && !is_another
         });
@@ -50,8 +50,8 @@ impl Inner {
             Some((from, header)) => {
                 // With the interface, which is not said, of link-local addresses.
                 let from = self.peers.find(from).map_or(from, |peer| peer.address);
-                let place = Place::Room(room, header);
-                self.arrived.push_back(Arrived { from, bytes: bytes - header, place });
+                let place = DatagramPlace::Room(room, header);
+                self.arrived.push_back(ArrivedDatagram { from, bytes: bytes - header, place });
             }
             None => self.give_back(room),
         }
@@ -59,7 +59,7 @@ impl Inner {
 
     pub(super) fn give_back(&mut self, room: u32) {
         if self.port.as_ref().is_some_and(|port| port.take(room).is_err()) {
-            self.health.fails();
+            self.health.mark_failed();
         }
     }
 
@@ -69,9 +69,9 @@ impl Inner {
         for _ in 0..TAKEN {
             match self.kernel.receive(&mut bytes) {
                 Ok((count, from)) => {
-                    let said = Knock::decode(&bytes[..count], from.ip());
+                    let said = KernelDatagramHeader::decode(&bytes[..count], from.ip());
                     if let Some((knock, header)) = said {
-                        self.knocks(from, knock, &bytes[header..count]);
+                        self.take_kernel_datagram(from, knock, &bytes[header..count]);
                     }
                 }
                 Err(Errno::EAGAIN) => return,
@@ -81,20 +81,20 @@ impl Inner {
         }
     }
 
-    fn knocks(&mut self, from: SocketAddr, knock: Knock, data: &[u8]) {
+    fn take_kernel_datagram(&mut self, from: SocketAddr, knock: KernelDatagramHeader, data: &[u8]) {
         let kernel = &self.kernel;
         if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
             peer.qpn = Some(knock.qpn);
             let source = peer.source;
-            if knock.purpose == Purpose::Data {
+            if knock.purpose == DatagramPurpose::Data {
                 self.tell(from, source);
             }
         }
         let most = self.settings.within_bounds().receive_queue;
-        if knock.purpose == Purpose::Data && self.kept < usize::from(most) {
+        if knock.purpose == DatagramPurpose::Data && self.kept < usize::from(most) {
             self.kept += 1;
-            let place = Place::Kept(data.into());
-            self.arrived.push_back(Arrived { from, bytes: data.len(), place });
+            let place = DatagramPlace::Kept(data.into());
+            self.arrived.push_back(ArrivedDatagram { from, bytes: data.len(), place });
         }
     }
 }

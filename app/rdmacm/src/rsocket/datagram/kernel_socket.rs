@@ -4,7 +4,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -14,22 +14,22 @@ fn failed(error: rustix::io::Errno) -> Errno {
 
 /// Of which addresses a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum IpFamily {
     Four,
     Six,
 }
 
-impl Family {
+impl IpFamily {
     /// That of an address.
-    pub(crate) fn of(address: SocketAddr) -> Family {
-        if address.is_ipv4() { Family::Four } else { Family::Six }
+    pub(crate) fn of(address: SocketAddr) -> IpFamily {
+        if address.is_ipv4() { IpFamily::Four } else { IpFamily::Six }
     }
 }
 
-fn new(family: Family) -> Result<OwnedFd, Errno> {
+fn new(family: IpFamily) -> Result<OwnedFd, Errno> {
     let family = match family {
-        Family::Four => AddressFamily::INET,
-        Family::Six => AddressFamily::INET6,
+        IpFamily::Four => AddressFamily::INET,
+        IpFamily::Six => AddressFamily::INET6,
     };
     rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed)
 }
@@ -39,14 +39,14 @@ fn name(socket: impl AsFd) -> Result<SocketAddr, Errno> {
 }
 
 /// A socket of the kernel's.
-pub(crate) struct Kernel {
+pub(crate) struct KernelSocket {
     socket: OwnedFd,
-    family: Family,
+    family: IpFamily,
 }
 
-impl Kernel {
-    pub(crate) fn new(family: Family) -> Result<Kernel, Errno> {
-        Ok(Kernel { socket: new(family)?, family })
+impl KernelSocket {
+    pub(crate) fn new(family: IpFamily) -> Result<KernelSocket, Errno> {
+        Ok(KernelSocket { socket: new(family)?, family })
     }
 
     /// Its number, which is also the program's number of the whole.
@@ -54,7 +54,7 @@ impl Kernel {
         self.socket.as_raw_fd()
     }
 
-    pub(crate) fn family(&self) -> Family {
+    pub(crate) fn family(&self) -> IpFamily {
         self.family
     }
 
@@ -78,8 +78,8 @@ impl Kernel {
         let mut own = name(&self.socket)?;
         if own.port() == 0 {
             let any: IpAddr = match self.family {
-                Family::Six => Ipv6Addr::UNSPECIFIED.into(),
-                Family::Four => Ipv4Addr::UNSPECIFIED.into(),
+                IpFamily::Six => Ipv6Addr::UNSPECIFIED.into(),
+                IpFamily::Four => Ipv4Addr::UNSPECIFIED.into(),
             };
             self.bind((any, 0).into())?;
             own = name(&self.socket)?;
@@ -95,10 +95,15 @@ impl Kernel {
     }
 
     /// Sends one datagram through the kernel's UDP; `EAGAIN` if it may not wait for room.
-    pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr, mode: Mode) -> Result<(), Errno> {
+    pub(crate) fn send(
+        &self,
+        bytes: &[u8],
+        to: SocketAddr,
+        mode: BlockingMode,
+    ) -> Result<(), Errno> {
         let flags = match mode {
-            Mode::Blocking => SendFlags::NOSIGNAL,
-            Mode::NonBlocking => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            BlockingMode::Blocking => SendFlags::NOSIGNAL,
+            BlockingMode::NonBlocking => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
         };
         rustix::net::sendto(&self.socket, bytes, flags, &to).map(drop).map_err(failed)
     }

@@ -95,7 +95,7 @@ impl Peers {
     }
 
     /// Something is sent to it.
-    pub(crate) fn is_sent_to(&mut self, address: SocketAddr) {
+    pub(crate) fn mark_sent_to(&mut self, address: SocketAddr) {
         self.now += 1;
         if let Some(peer) = self.all.get_mut(&key(address)) {
             peer.sent = self.now;
@@ -142,7 +142,7 @@ mod tests {
         let mut peers = Peers::default();
         for number in 0..10 {
             peers.of(address(number), || Ok(address(99))).unwrap().qpn = Some(1);
-            peers.is_sent_to(address(number));
+            peers.mark_sent_to(address(number));
         }
         for number in 10..10 + 2 * PEERS_MAX {
             peers.of(address(number), || Ok(address(99))).unwrap();

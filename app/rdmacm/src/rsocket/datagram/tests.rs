@@ -7,22 +7,22 @@ use std::thread;
 use libc::iovec;
 use omniverb_abi::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use omniverb_sys::clock;
-use omniverb_sys::seqpacket::Mode;
+use omniverb_sys::seqpacket::BlockingMode;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
 use super::datagram_socket::Inner;
-use super::kernel_socket::{Family, Kernel};
-use super::wire_format::{self, Knock, Purpose, ROUTE_BYTES};
-use crate::rsocket::flow_control::Reading;
-use crate::rsocket::iovec::Vector;
-use crate::rsocket::readiness_wait::{Awaited, Patience, Sleepy, enter, until};
+use super::kernel_socket::{IpFamily, KernelSocket};
+use super::wire_format::{self, DatagramPurpose, KernelDatagramHeader, ROUTE_BYTES};
+use crate::rsocket::flow_control::ReadMode;
+use crate::rsocket::iovec::IovecCursor;
+use crate::rsocket::readiness_wait::{WaitLimit, WaitableSocket, WaitableState, enter, until};
 use crate::rsocket::socket_options::SOL_RDMA;
 use crate::testing::c_call_helpers::alone;
 use crate::testing::fake_ibverbs;
 
 fn socket() -> (Datagrams, SocketAddr) {
-    let socket = Datagrams::new(Family::Four, libc::O_NONBLOCK, 0).unwrap();
+    let socket = Datagrams::new(IpFamily::Four, libc::O_NONBLOCK, 0).unwrap();
     let address = {
         let mut inner = socket.lock();
         inner.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -34,11 +34,11 @@ fn socket() -> (Datagrams, SocketAddr) {
 fn send(inner: &mut Inner, to: SocketAddr, bytes: &[u8]) -> Result<usize, Errno> {
     let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: so many bytes.
-    unsafe { inner.send(Some(to), &mut Vector::new(&[part]), Mode::Blocking) }
+    unsafe { inner.send(Some(to), &mut IovecCursor::new(&[part]), BlockingMode::Blocking) }
 }
 
-fn ten_seconds() -> Patience {
-    Patience::Until(clock::now() + 10_000_000_000)
+fn ten_seconds() -> WaitLimit {
+    WaitLimit::Until(clock::now() + 10_000_000_000)
 }
 
 /// A datagram between queue pairs: route header, name, data.
@@ -54,7 +54,7 @@ fn named(sender: [u8; 4], name: &str, data: &[u8]) -> Vec<u8> {
 /// What a socket hears of what comes to its queue pair.
 fn hears(socket: &Datagrams, bytes: &[u8], qpn: u32) -> usize {
     fake_ibverbs::arrive(bytes, qpn);
-    drop(until(socket, Patience::None, |_| false));
+    drop(until(socket, WaitLimit::None, |_| false));
     socket.lock().arrived()
 }
 
@@ -63,7 +63,8 @@ fn read(socket: &Datagrams) -> (Vec<u8>, SocketAddr) {
     let mut room = [0; 64];
     let part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: so many bytes.
-    let (bytes, from) = unsafe { inner.read(&mut Vector::new(&[part]), Reading::Take) }.unwrap();
+    let (bytes, from) =
+        unsafe { inner.read(&mut IovecCursor::new(&[part]), ReadMode::Take) }.unwrap();
     (room[..bytes].to_vec(), from)
 }
 
@@ -97,7 +98,7 @@ fn another_queue_pair_follows_one_that_failed_and_is_made_known() {
     learn(&one, second);
     fake_ibverbs::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
     assert_eq!(send(&mut one.lock(), second, b"lost"), Ok(4));
-    drop(until(&one, Patience::None, |inner| inner.has_arrived()));
+    drop(until(&one, WaitLimit::None, |inner| inner.has_arrived()));
     assert!(!one.lock().knows(second));
     assert_eq!(send(&mut one.lock(), second, b"again"), Ok(5));
     assert_eq!(read(&other), (b"again".to_vec(), first));
@@ -114,7 +115,7 @@ fn a_receive_only_process_announces_the_queue_pair_after_a_failed_one() {
     fake_ibverbs::complete(ibv_wc { wr_id: 1 << 32, ..ibv_wc::default() });
     fake_ibverbs::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
     let old = sink.lock().qpn().unwrap();
-    drop(until(&sink, Patience::None, |inner| inner.has_arrived()));
+    drop(until(&sink, WaitLimit::None, |inner| inner.has_arrived()));
     let new = sink.lock().qpn().unwrap();
     assert!(old != new && !sink.lock().knows(first));
     drop(until(&one, ten_seconds(), |inner| inner.knows_queue(second, new)).unwrap());
@@ -124,15 +125,18 @@ fn a_receive_only_process_announces_the_queue_pair_after_a_failed_one() {
 fn unknown_senders_fill_a_bounded_queue() {
     let _alone = alone();
     let (flooded, address) = socket();
-    let header = Knock { purpose: Purpose::Data, qpn: 7 }.encode(address.ip());
+    let header =
+        KernelDatagramHeader { purpose: DatagramPurpose::Data, qpn: 7 }.encode(address.ip());
     let most = usize::from(flooded.lock().settings.receive_queue);
     for _ in 0..most / 16 + 8 {
-        let stranger = Kernel::new(Family::Four).unwrap();
+        let stranger = KernelSocket::new(IpFamily::Four).unwrap();
         for _ in 0..16 {
-            stranger.send(&[header.bytes(), b"flood"].concat(), address, Mode::Blocking).unwrap();
+            stranger
+                .send(&[header.bytes(), b"flood"].concat(), address, BlockingMode::Blocking)
+                .unwrap();
         }
         // What is neither is passed by.
-        stranger.send(b"something else", address, Mode::Blocking).unwrap();
+        stranger.send(b"something else", address, BlockingMode::Blocking).unwrap();
         flooded.lock().take_all();
     }
     let inner = flooded.lock();
@@ -148,11 +152,14 @@ fn endless_messages_keep_no_call_from_returning() {
     for _ in 0..5000 {
         fake_ibverbs::complete(ibv_wc { byte_len: 64, ..ibv_wc::default() });
     }
-    assert_eq!(until(&one, Patience::None, |inner| inner.has_arrived()).err(), Some(Errno::EAGAIN));
+    assert_eq!(
+        until(&one, WaitLimit::None, |inner| inner.has_arrived()).err(),
+        Some(Errno::EAGAIN)
+    );
     // Nor does a thread go to sleep over what has come and was not looked at.
     assert!(enter(&mut *one.lock()).is_err() && one.lock().has_more());
     assert!(fake_ibverbs::uncompleted() > 4000);
-    drop(until(&one, Patience::None, |_| false));
+    drop(until(&one, WaitLimit::None, |_| false));
     assert!(!one.lock().has_more());
 }
 
@@ -178,7 +185,7 @@ fn settles(holds: impl Fn() -> bool) {
 fn names_are_of_the_sockets_family_only() {
     let _alone = alone();
     let (one, address) = socket();
-    let peer = Kernel::new(Family::Four).unwrap();
+    let peer = KernelSocket::new(IpFamily::Four).unwrap();
     let source = peer.source(address).unwrap();
     send(&mut one.lock(), source, b"hello").unwrap();
     let host = [10, 0, 0, 2];
@@ -188,8 +195,9 @@ fn names_are_of_the_sockets_family_only() {
     // Another queue pair than the one that is known to be at that address and port.
     let own = named([127, 0, 0, 1], &source.to_string(), b"x");
     assert_eq!(hears(&one, &own, 8), 2);
-    let knock = Knock { purpose: Purpose::Answer, qpn: 7 }.encode(source.ip());
-    peer.send(knock.bytes(), address, Mode::Blocking).unwrap();
+    let knock =
+        KernelDatagramHeader { purpose: DatagramPurpose::Answer, qpn: 7 }.encode(source.ip());
+    peer.send(knock.bytes(), address, BlockingMode::Blocking).unwrap();
     one.lock().take_all();
     assert_eq!(hears(&one, &own, 8), 2);
     assert_eq!(hears(&one, &own, 7), 3);
@@ -236,8 +244,9 @@ fn what_does_not_fit_is_refused_and_so_is_another_family() {
     assert_eq!(send(&mut one.lock(), second, &[0; 2032]), Ok(2032));
     let endless = iovec { iov_base: core::ptr::null_mut(), iov_len: usize::MAX };
     // SAFETY: it is too long to be looked at.
-    let sent =
-        unsafe { one.lock().send(Some(second), &mut Vector::new(&[endless]), Mode::Blocking) };
+    let sent = unsafe {
+        one.lock().send(Some(second), &mut IovecCursor::new(&[endless]), BlockingMode::Blocking)
+    };
     assert_eq!(sent, Err(crate::errno::of(libc::EMSGSIZE)));
     let six = "[::1]:7".parse().unwrap();
     assert_eq!(send(&mut one.lock(), six, b"x"), Err(crate::errno::of(libc::EAFNOSUPPORT)));

@@ -9,12 +9,12 @@ use omniverb_terms::Errno;
 
 use super::peer_table::PeerRoute;
 use super::wire_format::{NAME_MAX, ROUTE_BYTES};
-use crate::id_state::{IdShell, Resolved, attach};
+use crate::id_state::{IdShell, ResolutionState, attach};
 use crate::rsocket::buffer_settings::Settings;
-use crate::rsocket::iovec::Vector;
-use crate::rsocket::queue_pair::{Queues, Wanted};
+use crate::rsocket::iovec::IovecCursor;
+use crate::rsocket::queue_pair::{QpDemands, Queues};
 use crate::rsocket::registered_memory::Memory;
-use crate::rsocket::stream_socket::Id;
+use crate::rsocket::stream_socket::OwnedCmId;
 use crate::{device, resolve_address};
 
 /// Bytes of a datagram, its header included; as rdma-core has it.
@@ -26,7 +26,7 @@ const FRONT: usize = 64;
 const SEND: u64 = 1 << 32;
 
 /// What a completion of the queue pair was of.
-pub(crate) enum Done {
+pub(crate) enum UdCompletion {
     /// A datagram of so many bytes is in this room, sent by that queue pair.
     Received(u32, usize, u32),
     Sent,
@@ -35,7 +35,7 @@ pub(crate) enum Done {
 }
 
 /// A queue pair that is ready.
-pub(crate) struct Port {
+pub(crate) struct UdPort {
     queues: Queues,
     send: Memory,
     receive: Memory,
@@ -44,20 +44,20 @@ pub(crate) struct Port {
     sends: usize,
     receives: usize,
     // The queue pair is its: it goes last.
-    id: Id,
+    id: OwnedCmId,
 }
 
-impl Port {
+impl UdPort {
     /// At one of our addresses.
-    pub(crate) fn new(source: &sockaddr_storage, settings: &Settings) -> Result<Port, Errno> {
+    pub(crate) fn new(source: &sockaddr_storage, settings: &Settings) -> Result<UdPort, Errno> {
         let settings = settings.within_bounds();
         let fits = |queue: u16, bytes: u32| {
             queue.min((bytes as usize / DATAGRAM_MAX).try_into().unwrap_or(u16::MAX)).max(16)
         };
         let send = fits(settings.send_queue, settings.send_bytes);
         let receive = fits(settings.receive_queue, settings.receive_bytes);
-        let id = Id::new(RDMA_PS_UDP, IBV_QPT_UD)?;
-        let wanted = Wanted { service: IBV_QPT_UD, send, receive, inline: settings.inline };
+        let id = OwnedCmId::new(RDMA_PS_UDP, IBV_QPT_UD)?;
+        let wanted = QpDemands { service: IBV_QPT_UD, send, receive, inline: settings.inline };
         // SAFETY: live; an address of the length its family has; the queues go first.
         let (queues, pd) = unsafe {
             resolve_address::bind(id.0, (&raw const *source).cast::<sockaddr>())?;
@@ -75,7 +75,7 @@ impl Port {
         };
         let free = (0..u32::from(send)).collect();
         let (sends, receives) = (usize::from(send), usize::from(receive));
-        let port = Port { queues, send: out, receive: room, free, sends, receives, id };
+        let port = UdPort { queues, send: out, receive: room, free, sends, receives, id };
         for room in 0..u32::from(receive) {
             port.take(room)?;
         }
@@ -98,7 +98,7 @@ impl Port {
         to: &sockaddr_storage,
         traffic_class: u8,
     ) -> Result<PeerRoute, Errno> {
-        let asks = Id::new(RDMA_PS_UDP, IBV_QPT_UD)?;
+        let asks = OwnedCmId::new(RDMA_PS_UDP, IBV_QPT_UD)?;
         let (from, to): (*const sockaddr, *const sockaddr) =
             ((&raw const *from).cast(), (&raw const *to).cast());
         // SAFETY: live; addresses of the lengths their families have.
@@ -106,7 +106,7 @@ impl Port {
             resolve_address::resolve_address(asks.0, from, to)?;
             IdShell::of(asks.0).state().resolved
         };
-        let Resolved::Address(CmIdResolved {
+        let ResolutionState::Address(CmIdResolved {
             ifindex,
             sgid,
             dgid,
@@ -162,7 +162,7 @@ impl Port {
         way: &PeerRoute,
         qpn: u32,
         header: &[u8],
-        data: &mut Vector<'_>,
+        data: &mut IovecCursor<'_>,
     ) -> Result<(), Errno> {
         let room = self.free.pop().ok_or(Errno::EAGAIN)?;
         let start = room as usize * ROOM + FRONT;
@@ -197,19 +197,19 @@ impl Port {
     }
 
     /// Takes the oldest completion, if there is one.
-    pub(crate) fn poll(&mut self) -> Option<Done> {
+    pub(crate) fn poll(&mut self) -> Option<UdCompletion> {
         let completion = self.queues.poll()?;
         let is_well = completion.status == IBV_WC_SUCCESS;
         let room = completion.wr_id as u32;
         if completion.wr_id & SEND != 0 {
             self.free.push(room);
-            return Some(if is_well { Done::Sent } else { Done::Failed });
+            return Some(if is_well { UdCompletion::Sent } else { UdCompletion::Failed });
         }
         let bytes = (completion.byte_len as usize).saturating_sub(ROUTE_BYTES);
         Some(if is_well {
-            Done::Received(room, bytes.min(DATAGRAM_MAX), completion.src_qp)
+            UdCompletion::Received(room, bytes.min(DATAGRAM_MAX), completion.src_qp)
         } else {
-            Done::Failed
+            UdCompletion::Failed
         })
     }
 
@@ -223,7 +223,7 @@ impl Port {
     ///
     /// # Safety
     /// As [`Memory::give_to`].
-    pub(crate) unsafe fn give(&self, room: u32, range: Range<usize>, to: &mut Vector<'_>) {
+    pub(crate) unsafe fn give(&self, room: u32, range: Range<usize>, to: &mut IovecCursor<'_>) {
         let start = room as usize * ROOM + FRONT;
         let most = |at: usize| start + at.min(DATAGRAM_MAX);
         // SAFETY: the caller's promise.

@@ -75,7 +75,7 @@ pub(crate) fn named(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
 
 /// What a datagram through the kernel is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum DatagramPurpose {
     /// It has data, and an answer is expected.
     Data,
     /// It answers such a one.
@@ -84,17 +84,17 @@ pub(crate) enum Purpose {
 
 /// The header of a datagram through the kernel, with the sender's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Knock {
-    pub(crate) purpose: Purpose,
+pub(crate) struct KernelDatagramHeader {
+    pub(crate) purpose: DatagramPurpose,
     pub(crate) qpn: u32,
 }
 
-impl Knock {
+impl KernelDatagramHeader {
     /// With the sender's address, which is where the queue pair is.
     pub(crate) fn encode(self, from: IpAddr) -> Header {
         let op = match self.purpose {
-            Purpose::Data => DATA,
-            Purpose::Answer => CONTROL,
+            DatagramPurpose::Data => DATA,
+            DatagramPurpose::Answer => CONTROL,
         };
         let (version, length) = if from.is_ipv4() { (4, 16) } else { (6, 28) };
         let header = Header::new(length)
@@ -108,19 +108,19 @@ impl Knock {
     }
 
     /// It, and how long it is, of a datagram that came from such an address. `None`: it is none.
-    pub(crate) fn decode(bytes: &[u8], from: IpAddr) -> Option<(Knock, usize)> {
+    pub(crate) fn decode(bytes: &[u8], from: IpAddr) -> Option<(KernelDatagramHeader, usize)> {
         let (version, length) = if from.is_ipv4() { (4, 16) } else { (6, 28) };
         let [said, op, says, _] = part(bytes, 4)?;
         let purpose = match op {
-            DATA => Purpose::Data,
-            CONTROL => Purpose::Answer,
+            DATA => DatagramPurpose::Data,
+            CONTROL => DatagramPurpose::Answer,
             _ => return None,
         };
         let is_one = u32::from_be_bytes(part(bytes, 0)?) == TAG
             && (said, usize::from(says)) == (version, length)
             && bytes.len() >= length;
         let qpn = u32::from_be_bytes(part(bytes, 8)?) & 0xff_ffff;
-        is_one.then_some((Knock { purpose, qpn }, length))
+        is_one.then_some((KernelDatagramHeader { purpose, qpn }, length))
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn headers_are_as_rdma_core_has_them() {
         assert_eq!(name(FOUR).bytes(), [4, 8, 0x1c, 6, 10, 1, 2, 3]);
-        let knock = Knock { purpose: Purpose::Data, qpn: 0x12_3456 };
+        let knock = KernelDatagramHeader { purpose: DatagramPurpose::Data, qpn: 0x12_3456 };
         assert_eq!(
             knock.encode(FOUR.ip()).bytes(),
             [0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0x12, 0x34, 0x56, 10, 1, 2, 3]
@@ -167,24 +167,26 @@ mod tests {
         let header = name(six.into());
         assert_eq!(header.bytes()[..8], [6, 24, 0, 7, 1, 2, 3, 4]);
         assert_eq!(header.bytes()[8..], Ipv6Addr::LOCALHOST.octets());
-        let answer = Knock { purpose: Purpose::Answer, qpn: 5 }.encode((*six.ip()).into());
+        let answer = KernelDatagramHeader { purpose: DatagramPurpose::Answer, qpn: 5 }
+            .encode((*six.ip()).into());
         assert_eq!((answer.bytes()[4..8].to_vec(), answer.bytes().len()), (vec![6, 7, 28, 0], 28));
     }
 
     #[test]
     fn others_are_no_such_datagrams() {
-        let good = Knock { purpose: Purpose::Data, qpn: 1 }.encode(FOUR.ip());
-        assert!(Knock::decode(good.bytes(), FOUR.ip()).is_some());
-        assert_eq!(Knock::decode(good.bytes(), SIX), None);
-        assert_eq!(Knock::decode(&good.bytes()[..15], FOUR.ip()), None);
+        let good =
+            KernelDatagramHeader { purpose: DatagramPurpose::Data, qpn: 1 }.encode(FOUR.ip());
+        assert!(KernelDatagramHeader::decode(good.bytes(), FOUR.ip()).is_some());
+        assert_eq!(KernelDatagramHeader::decode(good.bytes(), SIX), None);
+        assert_eq!(KernelDatagramHeader::decode(&good.bytes()[..15], FOUR.ip()), None);
         for at in [0, 3, 4, 6] {
             let mut bad = good.bytes().to_vec();
             bad[at] ^= 1;
-            assert_eq!(Knock::decode(&bad, FOUR.ip()), None, "{at}");
+            assert_eq!(KernelDatagramHeader::decode(&bad, FOUR.ip()), None, "{at}");
         }
         let mut unknown = good.bytes().to_vec();
         unknown[5] = 3;
-        assert_eq!(Knock::decode(&unknown, FOUR.ip()), None);
+        assert_eq!(KernelDatagramHeader::decode(&unknown, FOUR.ip()), None);
         assert_eq!(named(&[4, 24, 0, 1, 1, 2, 3, 4]), None);
         assert_eq!(named(&name(FOUR).bytes()[..7]), None);
     }
@@ -222,17 +224,18 @@ mod tests {
                 false => SocketAddrV6::new(ip.into(), port, flow, 0).into(),
             };
             prop_assert_eq!(named(name(from).bytes()), Some((from, name(from).bytes().len())));
-            let purpose = if has_data { Purpose::Data } else { Purpose::Answer };
-            let knock = Knock { purpose, qpn: qpn & 0xff_ffff };
+            let purpose = if has_data { DatagramPurpose::Data } else { DatagramPurpose::Answer };
+            let knock = KernelDatagramHeader { purpose, qpn: qpn & 0xff_ffff };
             let header = knock.encode(from.ip());
-            let read = Knock::decode(header.bytes(), from.ip());
+            let read = KernelDatagramHeader::decode(header.bytes(), from.ip());
             prop_assert_eq!(read, Some((knock, header.bytes().len())));
         }
 
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..64), four: bool) {
             let from = if four { FOUR.ip() } else { SIX };
-            for length in [named(&bytes).map(|n| n.1), Knock::decode(&bytes, from).map(|k| k.1)] {
+            let header = KernelDatagramHeader::decode(&bytes, from);
+            for length in [named(&bytes).map(|n| n.1), header.map(|header| header.1)] {
                 prop_assert!(length.is_none_or(|length| length <= bytes.len()));
             }
         }

@@ -11,19 +11,19 @@ use crate::errno::of;
 
 /// What it is the number of: a socket that nothing happens to, since of sockets each has an inode
 /// of its own.
-pub(super) struct Number {
+pub(super) struct SetFd {
     pub(super) number: c_int,
     /// Device and inode.
     file: (u64, u64),
 }
 
-impl Number {
+impl SetFd {
     /// A new one, with these flags.
-    pub(super) fn new(flags: SocketFlags) -> Result<Number, Errno> {
+    pub(super) fn new(flags: SocketFlags) -> Result<SetFd, Errno> {
         let made = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .and_then(|file| Ok((fstat(&file)?, file)));
         let (status, file) = made.map_err(|error| of(error.raw_os_error()))?;
-        Ok(Number { number: file.into_raw_fd(), file: (status.st_dev, status.st_ino) })
+        Ok(SetFd { number: file.into_raw_fd(), file: (status.st_dev, status.st_ino) })
     }
 
     /// Whether it was not closed, nor its number given to another file.
@@ -34,7 +34,7 @@ impl Number {
     }
 }
 
-impl Drop for Number {
+impl Drop for SetFd {
     fn drop(&mut self) {
         if self.is_ours() {
             // SAFETY: our own file. (A program that closes it at this moment closes it twice.)

@@ -62,9 +62,12 @@ impl Machine {
         let length = vm::encode(self.tag, &message.into(), &mut bytes);
         seqpacket::send(self.machine_socket.as_fd(), &bytes[..length], &[]).unwrap();
         assert!(readable(self.machine_socket.as_fd(), Some(SOON)).unwrap(), "no answer");
-        let (length, files) =
-            seqpacket::receive(self.machine_socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
-                .unwrap();
+        let (length, files) = seqpacket::receive(
+            self.machine_socket.as_fd(),
+            &mut bytes,
+            seqpacket::BlockingMode::Blocking,
+        )
+        .unwrap();
         let (tag, answer) = vm::decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
         (answer, files)
@@ -127,7 +130,7 @@ impl Machine {
         match seqpacket::receive(
             self.machine_socket.as_fd(),
             &mut bytes,
-            seqpacket::Mode::NonBlocking,
+            seqpacket::BlockingMode::NonBlocking,
         ) {
             Ok((0, _)) | Err(_) => None,
             Ok((length, _)) => Some(vm::decode(&bytes[..length]).unwrap().1),

@@ -3,7 +3,7 @@
 
 use super::machine::Machine;
 use super::namespaces::Net;
-use omniverb_sys::proxied_udp::{Head, MESSAGE_MAX};
+use omniverb_sys::proxied_udp::{MESSAGE_MAX, ProxiedHeader};
 use omniverb_sys::seqpacket;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,16 +36,16 @@ impl Carried {
     /// What has come by either end goes on by the other.
     pub fn carry(&self) {
         let mut bytes = [0; MESSAGE_MAX];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         while let Ok((length, _)) = seqpacket::receive(self.port.as_fd(), &mut bytes, mode) {
-            if let Some((head, payload)) = Head::read(&bytes[..length]) {
+            if let Some((head, payload)) = ProxiedHeader::read(&bytes[..length]) {
                 let _ = self.udp.send_to(payload, (head.remote, head.port));
             }
         }
         while let Ok((length, from)) = self.udp.recv_from(&mut bytes) {
             let (remote, port) = (from.ip(), from.port());
             let local = Some(self.address.into());
-            let head = Head { local, remote, interface: 0, port, ecn: 0 };
+            let head = ProxiedHeader { local, remote, interface: 0, port, ecn: 0 };
             let message = [&head.written()[..], &bytes[..length]].concat();
             let _ = seqpacket::send(self.port.as_fd(), &message, &[]);
         }

@@ -153,7 +153,8 @@ impl Client {
         assert!(readable(self.calls.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, files) =
-            seqpacket::receive(self.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+            seqpacket::receive(self.calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
+                .unwrap();
         assert_ne!(length, 0, "the daemon closed the connection");
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
@@ -176,7 +177,7 @@ impl Client {
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, files) =
-            seqpacket::receive(events, &mut bytes, seqpacket::Mode::Blocking).unwrap();
+            seqpacket::receive(events, &mut bytes, seqpacket::BlockingMode::Blocking).unwrap();
         assert_ne!(length, 0, "the daemon closed the events");
         Some((decode(&bytes[..length]).unwrap().1, files))
     }
@@ -188,7 +189,7 @@ impl Client {
                 seqpacket::receive(
                     self.calls.as_fd(),
                     &mut [0; MESSAGE_BYTES_MAX],
-                    seqpacket::Mode::Blocking
+                    seqpacket::BlockingMode::Blocking
                 ),
                 Ok((0, _)) | Err(_)
             )

@@ -40,7 +40,8 @@ impl Operator {
         seqpacket::send(self.socket.as_fd(), &bytes[..length], files).unwrap();
         assert!(readable(self.socket.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
         let (length, files) =
-            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
+                .unwrap();
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, 7);
         (message, files)
@@ -57,7 +58,7 @@ impl Operator {
     pub fn heard(&self, patience: Duration) -> Option<Result<Message, ()>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         readable(self.socket.as_fd(), Some(patience)).unwrap().then(|| {
-            let mode = seqpacket::Mode::NonBlocking;
+            let mode = seqpacket::BlockingMode::NonBlocking;
             match seqpacket::receive(self.socket.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) | Err(_) => Err(()),
                 Ok((length, _)) => Ok(decode(&bytes[..length]).unwrap().1),

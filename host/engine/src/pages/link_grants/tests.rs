@@ -54,7 +54,7 @@ fn target(offset: i64, length: u64) -> Target {
 impl Case {
     fn writes(&mut self, offset: i64, length: usize) -> bool {
         let target = target(offset, length as u64);
-        self.grants.write(&self.far, (target, 0), &vec![5; length], Place::Only, 1)
+        self.grants.write(&self.far, (target, 0), &vec![5; length], PacketPosition::Only, 1)
     }
 
     fn reads(&mut self, offset: i64, length: usize) -> bool {
@@ -80,11 +80,14 @@ fn only_granted_pages_are_reached() {
         assert!(!case.grants.reach(&case.far, target(0, u64::MAX), REMOTE_WRITE));
         assert!(!case.reads(0, 8), "no right to read");
         assert!(
-            !case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], Place::Only, 1),
+            !case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], PacketPosition::Only, 1),
             "too long"
         );
         let other = Target { key: Rkey(8), ..target(0, 8) };
-        assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], Place::Only, 1), "another key");
+        assert!(
+            !case.grants.write(&case.far, (other, 0), &[1; 8], PacketPosition::Only, 1),
+            "another key"
+        );
         case.application.close();
         assert!(!case.writes(0, 8), "the queue pair is gone");
     });

@@ -8,10 +8,10 @@ use crate::queue_pair::incoming_messages::Needs;
 use crate::request_records;
 use omniverb_link::{Broken, Request};
 use omniverb_transport::{
-    AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, RequestId,
-    Taken, Ticket, Upper,
+    AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Part, PlaceOutcome,
+    ReadRequest, RequestId, RunOutcome, Ticket, UpperLayer,
 };
-use omniverb_wire::{Run, Slots};
+use omniverb_wire::{PacketSlots, WriteRun};
 
 impl Application {
     /// Tells the application which SRQ the next record is for, unless it knows. False: no room.
@@ -119,7 +119,12 @@ impl Application {
     }
 
     /// Fills a packet of an answer.
-    fn fill(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Result<Fetched, Broken> {
+    fn fill(
+        &mut self,
+        ticket: Ticket,
+        offset: u64,
+        target: &mut [u8],
+    ) -> Result<FetchOutcome, Broken> {
         let Application { grants, endpoint, mapped_reads, .. } = self;
         let mut filling =
             mapped_reads.fill(grants, endpoint, (ticket, offset), target, self.now)?;
@@ -128,13 +133,13 @@ impl Application {
         }
         if let Filling::Travels(rest) = filling {
             if !self.ask(ticket, &rest, offset)? {
-                return Ok(Fetched::Later);
+                return Ok(FetchOutcome::Later);
             }
             self.mapped_reads.release(ticket);
             filling =
                 self.readings.fetch(&mut self.endpoint, (ticket, offset), target, self.now)?;
         }
-        Ok(if let Filling::Done(fetched) = filling { fetched } else { Fetched::Later })
+        Ok(if let Filling::Done(fetched) = filling { fetched } else { FetchOutcome::Later })
     }
 
     /// Bytes that the application sends.
@@ -143,29 +148,34 @@ impl Application {
         from: (RequestId, u64),
         pieces: impl Iterator<Item = &'a mut [u8]>,
         bytes: usize,
-    ) -> Gathered {
+    ) -> GatherOutcome {
         let Application { endpoint, outgoing, grants, sources, now, .. } = self;
         let gathered = outgoing.gather((endpoint, sources), grants, from, pieces, bytes, *now);
-        self.stuck |= gathered == Gathered::Later;
+        self.stuck |= gathered == GatherOutcome::Later;
         gathered
     }
 }
 
-impl Upper for Application {
-    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
+impl UpperLayer for Application {
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         let bytes = target.len();
         self.fetch_own((request, offset), std::iter::once(target), bytes)
     }
 
-    fn gather_run(&mut self, request: RequestId, offset: u64, slots: &mut Slots<'_>) -> Gathered {
+    fn gather_run(
+        &mut self,
+        request: RequestId,
+        offset: u64,
+        slots: &mut PacketSlots<'_>,
+    ) -> GatherOutcome {
         let bytes = slots.bytes();
         self.fetch_own((request, offset), slots.iter_mut(), bytes)
     }
 
-    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> PlaceOutcome {
         let placed = self.outgoing.place(&mut self.endpoint, request, offset, data);
-        let placed = self.checked(placed, Placed::Failed);
-        self.stuck |= placed == Placed::Full;
+        let placed = self.checked(placed, PlaceOutcome::Failed);
+        self.stuck |= placed == PlaceOutcome::Full;
         placed
     }
 
@@ -176,16 +186,16 @@ impl Upper for Application {
         delivery
     }
 
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &WriteRun<'_>) -> RunOutcome {
         if self.srq != LatestSrq::NotOfXrc {
-            return Taken::Nothing;
+            return RunOutcome::Nothing;
         }
         let order = self.order();
         let Application { grants, endpoint, placing, .. } = self;
         let placed = placing.run(grants, endpoint, (part, run), order, self.now);
         let placed = self.checked(placed, false);
         self.owing &= !placed;
-        if placed { Taken::All } else { Taken::Nothing }
+        if placed { RunOutcome::All } else { RunOutcome::Nothing }
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
@@ -203,10 +213,10 @@ impl Upper for Application {
         Delivery::Later
     }
 
-    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
+    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> FetchOutcome {
         let fetched = self.fill(ticket, offset, target);
-        let fetched = self.checked(fetched, Fetched::Later);
-        self.stuck |= matches!(fetched, Fetched::Later | Fetched::Behind);
+        let fetched = self.checked(fetched, FetchOutcome::Later);
+        self.stuck |= matches!(fetched, FetchOutcome::Later | FetchOutcome::Behind);
         fetched
     }
 

@@ -4,12 +4,12 @@ use super::{TracedEnd, rebuild};
 use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
-use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
+use omniverb_wire::{IcrcFlow, IcrcVerdict, Operation, Packet, PacketPosition, Syndrome};
 use proptest::prelude::*;
 
 /// A packet in the file, decoded.
 struct Seen {
-    flow: Flow,
+    flow: IcrcFlow,
     bytes: Vec<u8>,
     known: usize,
 }
@@ -62,7 +62,7 @@ fn a_write_with_immediate_data_and_its_acknowledgement() {
     let flags = IMMEDIATE | SOLICITED | ACKNOWLEDGED;
     let seen = told(&end, &Trace { flags, ..trace(Kind::Write, 600) }, &data).unwrap();
     assert_eq!(seen.len(), 4);
-    let places = [Place::First, Place::Middle, Place::Last];
+    let places = [PacketPosition::First, PacketPosition::Middle, PacketPosition::Last];
     let mut payload: Vec<u8> = Vec::new();
     for (index, (seen, place)) in seen.iter().zip(places).enumerate() {
         let packet = seen.packet();
@@ -85,7 +85,7 @@ fn a_write_with_immediate_data_and_its_acknowledgement() {
     assert_eq!((aeth.syndrome(), aeth.messages()), (Syndrome::Ack(31), 9));
     assert_eq!((seen[3].flow.source, seen[3].flow.destination), (end.remote, end.local));
     for seen in &seen {
-        assert_eq!(seen.flow.check(&seen.bytes, None), Verdict::Exact);
+        assert_eq!(seen.flow.check(&seen.bytes, None), IcrcVerdict::Exact);
         assert_eq!(seen.known, seen.bytes.len());
     }
     let ports = seen.iter().map(|seen| seen.flow.source_port);
@@ -104,7 +104,8 @@ fn a_long_message_comes_in_pieces() {
     seen.extend(told(&end, &Trace { second: PIECE, ..begin }, second).unwrap());
     assert_eq!(seen.len(), 6);
     let last = seen[4].packet();
-    let operation = Operation::Send { place: Place::Last, immediate: false, invalidate: true };
+    let operation =
+        Operation::Send { place: PacketPosition::Last, immediate: false, invalidate: true };
     assert_eq!(last.opcode().operation, operation);
     assert_eq!(last.invalidate().map(|key| key.key()), Some(Rkey(begin.immediate)));
     assert_eq!((last.bth().psn(), seen[5].packet().bth().psn()), (Psn::new(2), Psn::new(2)));
@@ -141,7 +142,11 @@ fn reads_and_atomics_with_their_answers() {
     assert_eq!(packet.reth().map(|reth| reth.length()), Some(600));
     let data = bytes(600);
     let answer = told(&end, &trace(Kind::ReadData, 600), &data).unwrap();
-    let expected = [(Place::First, true), (Place::Middle, false), (Place::Last, true)];
+    let expected = [
+        (PacketPosition::First, true),
+        (PacketPosition::Middle, false),
+        (PacketPosition::Last, true),
+    ];
     for (index, (seen, (place, speaks))) in answer.iter().zip(expected).enumerate() {
         let packet = seen.packet();
         assert_eq!(packet.opcode().operation, Operation::ReadResponse { place });
@@ -273,7 +278,7 @@ proptest! {
             let (from, to) = if back { (end.remote, end.local) } else { (end.local, end.remote) };
             prop_assert_eq!((flow.source, flow.destination), (from, to));
             prop_assert_eq!(packet.bth().destination(), if back { Qpn(0x11) } else { Qpn(0x22) });
-            prop_assert_eq!(flow.check(&seen.bytes, None), Verdict::Exact);
+            prop_assert_eq!(flow.check(&seen.bytes, None), IcrcVerdict::Exact);
             prop_assert!(seen.known <= seen.bytes.len());
         }
     }

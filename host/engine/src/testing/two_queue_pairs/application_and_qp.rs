@@ -6,7 +6,7 @@ use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::connection_parameters::Trains;
 use omniverb_link::Endpoint;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Window, WordMemory};
@@ -40,13 +40,13 @@ pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives
     let page = Window::private(PAGE_BYTES);
     let mut application = end(&memory, 0).unwrap();
     let far = end_that_rings(&memory, 1, page.clone()).unwrap();
-    application.publish_receiving(&Receiving {
+    application.publish_receiving(&ReceiveAttributes {
         rq_psn: Psn::new(9),
         path_mtu: MTU,
         min_rnr_timer: 1,
         max_dest_rd_atomic: 4,
     });
-    application.publish_sending(&Sending {
+    application.publish_sending(&SendAttributes {
         sq_psn: Psn::new(9),
         timeout: 10,
         retry_count: 7,

@@ -2,7 +2,7 @@
 
 use crate::pages::grant::Grant;
 use crate::pages::shared_mappings::Hold;
-use omniverb_link::{Endpoint, Request, Source, Unfilled};
+use omniverb_link::{Endpoint, Request, Source, UnfilledRecord};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::{Access, Extent, memfd};
 use omniverb_terms::Rkey;
@@ -17,7 +17,7 @@ pub(super) struct Shelf {
     /// The mapped part: all but the first page, as if the region began within it.
     reached: Option<Window>,
     /// Sent from here and not consumed: where it is, and the record.
-    lent: VecDeque<(usize, usize, Unfilled)>,
+    lent: VecDeque<(usize, usize, UnfilledRecord)>,
     next: usize,
     filled: u64,
     /// Messages sent from here; times that records were filled.

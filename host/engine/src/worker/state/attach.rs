@@ -14,10 +14,10 @@ use crate::worker::thread_sleep::Watcher;
 use crate::worker::vnic::Vnic;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
-use omniverb_sys::udp_socket::Port;
-use omniverb_terms::{Operations, Qpn, Service, Underlay, VnicId};
+use omniverb_sys::udp_socket::UdpPort;
+use omniverb_terms::{Operations, Qpn, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Status;
-use omniverb_wire::{Flow, PORT};
+use omniverb_wire::{IcrcFlow, PORT};
 use std::io;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl State {
     pub(super) fn open_vnic(
         &mut self,
         id: VnicId,
-        port: Arc<Port>,
+        port: Arc<UdpPort>,
         (holder, services): (&HolderPath, Qpn),
         watcher: &Watcher,
     ) {
@@ -119,7 +119,7 @@ impl State {
     pub(super) fn attach(&mut self, attach: &Attach) {
         // The application's QP was reset and comes back. Datagram peers on different hosts may have
         // the same number.
-        let Attach { qpn, peer_qpn, underlay: Underlay { remote, .. }, .. } = *attach;
+        let Attach { qpn, peer_qpn, underlay: UnderlayRoute { remote, .. }, .. } = *attach;
         let mut same = self.links.of(qpn, peer_qpn);
         let leads = |link: &Link| link.ends().flow.destination == remote;
         same.retain(|index| self.links.get(*index).is_some_and(leads));
@@ -157,14 +157,17 @@ impl State {
             peer_slot: attach.peer_slot,
         })
         .ok_or_else(missing)?;
-        let Underlay { local, remote, interface, key: None } = attach.underlay else {
+        let UnderlayRoute { local, remote, interface, key: None } = attach.underlay else {
             // Our sockets are in the vNIC's own network.
             return Err(io::ErrorKind::Unsupported.into());
         };
         let vnic = self.vnics.get(attach.vnic);
         let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(remote));
-        let flow =
-            Flow { source: local, destination: remote, source_port: source_port.unwrap_or(PORT) };
+        let flow = IcrcFlow {
+            source: local,
+            destination: remote,
+            source_port: source_port.unwrap_or(PORT),
+        };
         let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
         let Attach { qpn, peer_qpn, service, .. } = *attach;
         // A peer within this engine is an Omniverb, too.

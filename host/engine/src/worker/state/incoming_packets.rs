@@ -11,9 +11,9 @@ use crate::network::train_numbering::Numbering;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::{Ends, Reason};
 use omniverb_sys::clock;
-use omniverb_terms::{Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Ecn;
-use omniverb_wire::{Identification, Packet, Verdict};
+use omniverb_wire::{IcrcVerdict, Identification, Packet};
 
 impl State {
     /// A datagram arrives by itself, not in a train.
@@ -41,9 +41,9 @@ impl State {
             known => flow.check(datagram, known),
         };
         let identification = match verdict {
-            Verdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
-            Verdict::Solved(identification) => identification,
-            Verdict::Damaged => return,
+            IcrcVerdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
+            IcrcVerdict::Solved(identification) => identification,
+            IcrcVerdict::Damaged => return,
         };
         ids.found(identification);
         if let Some(home) = self.vnics.get_mut(vnic)
@@ -184,7 +184,7 @@ impl State {
                     vnic,
                     qpn,
                     source_qpn,
-                    underlay: Underlay::plain(checked.local, checked.from, checked.interface),
+                    underlay: UnderlayRoute::plain(checked.local, checked.from, checked.interface),
                 },
             );
         }

@@ -9,9 +9,9 @@ use super::State;
 use crate::command::{Event, Recipient};
 use crate::worker::checked_packet::CheckedPacket;
 use omniverb_sys::clock;
-use omniverb_terms::{Psn, Qkey, Qpn, Underlay, VnicId};
+use omniverb_terms::{Psn, Qkey, Qpn, UnderlayRoute, VnicId};
 use omniverb_transport::unreliable_datagram::{self, Address, Message};
-use omniverb_wire::{DATAGRAM_MAX, Flow, Fragments, Identification};
+use omniverb_wire::{DATAGRAM_MAX, Fragments, IcrcFlow, Identification};
 
 /// Bytes of a management datagram, always (InfiniBand specification 13.4.2).
 const MAD_BYTES: usize = 256;
@@ -35,7 +35,7 @@ impl State {
         let data = arrived.message.data;
         let is_answer = home.spoken.is_answered(data, checked.from);
         if is_answer || home.reports.may_manage(checked.from, clock::now()) {
-            let underlay = Underlay::plain(checked.local, checked.from, checked.interface);
+            let underlay = UnderlayRoute::plain(checked.local, checked.from, checked.interface);
             let datagram = data.to_vec();
             let event = Event::Management { vnic, source, underlay, datagram, is_answer };
             let _ = self.outbox.post(vnic, event);
@@ -46,7 +46,7 @@ impl State {
     pub(super) fn manage(
         &mut self,
         vnic: VnicId,
-        (underlay, services): (&Underlay, Qpn),
+        (underlay, services): (&UnderlayRoute, Qpn),
         data: &[u8],
         recipient: Recipient,
     ) {
@@ -61,7 +61,7 @@ impl State {
             }
             Recipient::Known => home.spoken.sends(data, underlay.remote, now),
         }
-        let Underlay { local: source, remote: destination, interface, key: None } = *underlay
+        let UnderlayRoute { local: source, remote: destination, interface, key: None } = *underlay
         else {
             return; // our sockets are in the vNIC's own network
         };
@@ -75,7 +75,7 @@ impl State {
             return;
         };
         let Some(packet) = packet.get_mut(..length) else { return };
-        let flow = Flow { source, destination, source_port };
+        let flow = IcrcFlow { source, destination, source_port };
         flow.seal(packet, 0);
         if home.capture.is_on() {
             let identification = Identification { id: 0, fragments: Fragments::Forbidden };

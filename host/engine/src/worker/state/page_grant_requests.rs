@@ -6,7 +6,7 @@ use crate::event_queues::Posted;
 use crate::pages::grant::{Grant, REMOTE_WRITE};
 use crate::pages::scattered_mappings::MappingState;
 use crate::worker::link::{Ends, Link};
-use omniverb_link::page_grant_pacing::Denied;
+use omniverb_link::page_grant_pacing::Denial;
 use omniverb_sys::Access;
 use omniverb_terms::{Qpn, Rkey, VnicId};
 
@@ -29,7 +29,7 @@ impl State {
     /// No link of a vNIC keeps these.
     pub(super) fn withdraw(&mut self, vnic: VnicId, row: &Row) {
         let waited = self.rows.withdraw(&self.together, row);
-        self.not_mapped(waited, Denied::ForNow);
+        self.not_mapped(waited, Denial::ForNow);
         for index in self.links.of_vnic(vnic) {
             let connected = self.links.get_mut(index).and_then(Link::connected_mut);
             connected.into_iter().for_each(|connected| connected.application.withdraw(row));
@@ -37,7 +37,7 @@ impl State {
     }
 
     /// A request for pages is refused.
-    pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denied) {
+    pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denial) {
         if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
             connected.application.refused(key, denied);
         }
@@ -101,10 +101,10 @@ impl State {
         if matches!(granted.memory, Pages::InPlace(_)) {
             let _ = self.outbox.post(vnic, Event::NotMapped { qpn, peer_qpn, key, start });
         }
-        self.denied((qpn, peer_qpn), key, Denied::ForGood);
+        self.denied((qpn, peer_qpn), key, Denial::ForGood);
     }
 
-    fn not_mapped(&mut self, waiting: impl IntoIterator<Item = Box<Granted>>, denied: Denied) {
+    fn not_mapped(&mut self, waiting: impl IntoIterator<Item = Box<Granted>>, denied: Denial) {
         for granted in waiting {
             self.denied((granted.qpn, granted.peer_qpn), granted.key, denied);
         }

@@ -10,13 +10,13 @@ use crate::worker::thread_sleep::PSP_SOCKET;
 use crate::worker::vnic_tunnel::Decrypted;
 use omniverb_terms::{Service, VnicId};
 use omniverb_transport::Ecn;
-use omniverb_wire::{Opcode, Operation, Packet, Prepared, Run};
+use omniverb_wire::{Opcode, Operation, Packet, PreparedIcrc, WriteRun};
 
 /// Buffers for receiving, for all sockets of a thread.
 pub(in crate::worker) struct Receiving {
     buffers: Buffers,
     /// For packets as those that arrived last.
-    prepared: Option<Prepared>,
+    prepared: Option<PreparedIcrc>,
     /// Packets that were encrypted.
     decrypted: Decrypted,
     /// Nothing will come any more out of what was looked at last.
@@ -95,7 +95,7 @@ fn take_train(
     arrival: &Arrival,
     (mut train, stride): (&[u8], usize),
     fault_queue: bool,
-    prepared: &mut Option<Prepared>,
+    prepared: &mut Option<PreparedIcrc>,
     now: u64,
 ) {
     // An acknowledgement that travelled with what answers it is heard first.
@@ -145,7 +145,7 @@ fn arrived_together(
     if watched || arrival.ecn == Ecn::CongestionExperienced || arrival.identification.is_some() {
         return 0;
     }
-    let Some(run) = Run::of(train, stride) else { return 0 };
+    let Some(run) = WriteRun::of(train, stride) else { return 0 };
     let Some(index) = run.packet().and_then(|p| state.links.connected(p.bth().destination()))
     else {
         return 0;

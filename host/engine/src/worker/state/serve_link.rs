@@ -11,7 +11,7 @@ use crate::worker::link_clock::Now;
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::rate_limit::framing;
 use omniverb_terms::VnicId;
-use omniverb_wire::{Fragments, Identification, Pattern};
+use omniverb_wire::{Fragments, Identification, WritePattern};
 
 /// Budget: packets of one link between two looks at others.
 const PACKETS_PER_TURN: usize = 128;
@@ -96,7 +96,7 @@ impl State {
                 self.depart(link, train);
                 train.restart(length);
             }
-            if !limited && Pattern::may_begin(train.latest(length)) {
+            if !limited && WritePattern::may_begin(train.latest(length)) {
                 room -= link.transmit_alike(now.links, train, length, (room, count_max));
             }
             if within.is_none() {

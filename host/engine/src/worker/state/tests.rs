@@ -13,11 +13,11 @@ use crate::worker::link::{Ends, Link};
 use crate::worker::shared_counters::{Counters, Showing};
 use crate::worker::thread_sleep::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_sys::udp_socket::Port;
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{EventFd, Extent, memfd};
-use omniverb_terms::{Operations, Qpn, Rkey, RouteKey, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, Rkey, RouteKey, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Ecn;
-use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
+use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, PORT, write_notification};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn attach(service: Service, end: &End) -> Attach {
         qpn: Qpn(qpn),
         peer_qpn: Qpn(peer),
         service,
-        underlay: Underlay::plain(ip(local), ip(remote), 0),
+        underlay: UnderlayRoute::plain(ip(local), ip(remote), 0),
         link: memory(link_bytes(request_bytes, response_bytes)),
         request_bytes,
         response_bytes,
@@ -131,7 +131,7 @@ fn a_notification_is_for_links_of_the_vnic_that_it_came_by() {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
         let (mut state, _events) = bench();
         let index = victim(&mut state, service, 99, None);
-        let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
+        let flow = IcrcFlow { source: ip(5), destination: ip(3), source_port: PORT };
         let mut datagram = [0; DATAGRAM_MAX];
         let length = write_notification(&mut datagram, Qpn(30)).unwrap();
         flow.seal(&mut datagram[..length], 0);
@@ -174,7 +174,7 @@ fn counters_are_forgotten_after_the_links_that_were_to_end() {
     let index = victim(&mut state, Service::Rc, 99, None);
     let mut datagram = [0; DATAGRAM_MAX];
     let length = write_notification(&mut datagram, Qpn(30)).unwrap();
-    let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
+    let flow = IcrcFlow { source: ip(5), destination: ip(3), source_port: PORT };
     flow.seal(&mut datagram[..length], 0);
     let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
     let arrival = Arrival { flow, interface, ecn, identification, is_captured };
@@ -199,7 +199,7 @@ fn an_owner_is_told_of_pages_that_are_not_mapped() {
     let (mut state, events) = bench();
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
-    let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let port = Arc::new(UdpPort::carried_by_another(PORT, Box::new(drop)).unwrap());
     state.apply(
         Command::OpenVnic {
             vnic: VICTIM,
@@ -238,7 +238,7 @@ fn an_owner_is_told_of_pages_that_are_not_mapped() {
 }
 
 fn handshake(state: &mut State, at: VnicId, from: u8, datagram: &[u8]) {
-    let flow = Flow { source: ip(from), destination: ip(3), source_port: PORT };
+    let flow = IcrcFlow { source: ip(from), destination: ip(3), source_port: PORT };
     let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
     let arrival = Arrival { flow, interface, ecn, identification, is_captured };
     state.arrived_alone(at, &arrival, datagram);
@@ -249,7 +249,7 @@ fn handshake(state: &mut State, at: VnicId, from: u8, datagram: &[u8]) {
 #[test]
 fn answers_to_our_questions_pass_a_flood_of_strangers() {
     let (mut state, events) = bench();
-    let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let port = Arc::new(UdpPort::carried_by_another(PORT, Box::new(drop)).unwrap());
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
     state.apply(
@@ -291,7 +291,7 @@ fn a_notification_is_work_for_one_link() {
         state.attach(&attach(Service::Ud, &end));
     }
     while state.serve_links() {}
-    let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
+    let flow = IcrcFlow { source: ip(5), destination: ip(3), source_port: PORT };
     let mut datagram = [0; DATAGRAM_MAX];
     let length = write_notification(&mut datagram, Qpn(30)).unwrap();
     flow.seal(&mut datagram[..length], 0);

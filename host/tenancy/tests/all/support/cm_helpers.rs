@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::Done;
 use omniverb_session::cm::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Recipient, Underlay};
+use omniverb_tenancy::{Action, Recipient, UnderlayRoute};
 use omniverb_terms::{Qpn, Service};
 use std::net::SocketAddr;
 
@@ -181,7 +181,7 @@ pub fn connected_with(bench: &mut Bench, to: CmAddress, (asks, asked): (Qpn, Qpn
 }
 
 /// The last management datagram that left.
-pub fn last_sent(bench: &Bench) -> (Underlay, Mad) {
+pub fn last_sent(bench: &Bench) -> (UnderlayRoute, Mad) {
     let sent = bench.told.iter().rev().find_map(|action| match action {
         Action::Manage { underlay, datagram, .. } => {
             Some((*underlay, Mad::parse(datagram).unwrap()))
@@ -191,7 +191,7 @@ pub fn last_sent(bench: &Bench) -> (Underlay, Mad) {
     sent.expect("nothing was sent")
 }
 
-pub fn arrive(bench: &mut Bench, at: u64, way: Underlay, mad: &Mad) {
+pub fn arrive(bench: &mut Bench, at: u64, way: UnderlayRoute, mad: &Mad) {
     let actions =
         bench.tenancy.management(vnic(at), Qpn::GENERAL_SERVICES, &way, &mad.to_bytes(), bench.now);
     bench.carry_out(actions);

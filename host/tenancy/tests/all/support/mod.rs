@@ -9,7 +9,7 @@ use omniverb_tenancy::{
     Access, Action, Adoption, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd,
     MemoryFacts, Path, PathReason, Policies, SessionId,
 };
-use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
+use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, UnderlayRoute};
 
 pub mod cm_helpers;
 pub mod opaque_directory;
@@ -72,9 +72,9 @@ pub fn make_exact(bench: &mut Bench) {
 }
 
 /// The route from one vNIC to another.
-pub fn underlay(from: u64, to: u64) -> Underlay {
+pub fn underlay(from: u64, to: u64) -> UnderlayRoute {
     let key = if OPAQUE_NAMES { opaque_directory::key() } else { None };
-    Underlay { key, ..random_driver::underlay(from, to) }
+    UnderlayRoute { key, ..random_driver::underlay(from, to) }
 }
 
 /// The file, and the place in it, that holds a grant.

@@ -3,7 +3,7 @@
 
 use omniverb_session::body::GidEntry;
 use omniverb_tenancy::testing::random_driver::{ip, vnic};
-use omniverb_tenancy::{Access, Directory, Flat, Name, Underlay, VnicAddress, VnicId};
+use omniverb_tenancy::{Access, Directory, Flat, Name, UnderlayRoute, VnicAddress, VnicId};
 use omniverb_terms::{Gid, RouteKey};
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -41,17 +41,17 @@ impl Directory for Virtual {
         Flat.table(vnic, addresses, guid).into_iter().map(named).collect()
     }
 
-    fn route(&self, name: &Name) -> Option<Underlay> {
+    fn route(&self, name: &Name) -> Option<UnderlayRoute> {
         // A name outside the virtual network is no vNIC there, not even with an underlay address.
         let address = |gid: Gid| match Virtual::number(gid) {
             Some(number) => Some(ip(number)),
             None => gid.is_loopback().then_some(gid.address()),
         };
-        let route = Underlay::plain(address(name.sgid)?, address(name.dgid)?, 0);
-        Some(Underlay { key: Virtual::number(name.dgid).and(key()), ..route })
+        let route = UnderlayRoute::plain(address(name.sgid)?, address(name.dgid)?, 0);
+        Some(UnderlayRoute { key: Virtual::number(name.dgid).and(key()), ..route })
     }
 
-    fn names(&self, _at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+    fn names(&self, _at: VnicId, underlay: &UnderlayRoute) -> Option<(Gid, Gid)> {
         // The same addresses in another network are others.
         if underlay.key != key() {
             return None;
@@ -69,11 +69,11 @@ impl Directory for Guests {
         Flat.table(vnic, addresses, guid)
     }
 
-    fn route(&self, name: &Name) -> Option<Underlay> {
+    fn route(&self, name: &Name) -> Option<UnderlayRoute> {
         Flat.route(name)
     }
 
-    fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+    fn names(&self, at: VnicId, underlay: &UnderlayRoute) -> Option<(Gid, Gid)> {
         Flat.names(at, underlay)
     }
 

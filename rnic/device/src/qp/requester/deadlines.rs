@@ -74,7 +74,9 @@ impl OldestWait<'_> {
         let deadline = match why {
             WaitReason::Receive => {
                 let link = self.links.first();
-                self.meter.waits(link.map_or(FarEnd::Process, |link| link.peer.far_end));
+                self.meter.count_missing_peer_receive(
+                    link.map_or(FarEnd::Process, |link| link.peer.far_end),
+                );
                 let timer = link.map(|link| link.endpoint.peer_rnr_timer());
                 timer.map(|timer| now + first_rnr_wait(timer, retries))
             }

@@ -14,7 +14,7 @@ use crate::qp::{Inner, Qp};
 use crate::scatter_gather::pieces;
 use crate::verbs_constants::opcode;
 use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY};
-use omniverb_link::qp_attributes::Receiving;
+use omniverb_link::qp_attributes::ReceiveAttributes;
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::{Broken, Nak, Request, Trace, Tracer};
 use omniverb_ring::UserMemory;
@@ -263,6 +263,6 @@ impl Traces<'_> {
 
 /// What all records of a link have in common.
 fn begin(qp: &Qp, link: &LinkEnd, attributes: &QpAttributes, time: u64) -> Trace {
-    let path_mtu = Receiving::from(attributes).path_mtu;
+    let path_mtu = ReceiveAttributes::from(attributes).path_mtu;
     Trace { time, qpn: qp.number, peer_qpn: link.peer.qpn, path_mtu, ..Trace::default() }
 }

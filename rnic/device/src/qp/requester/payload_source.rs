@@ -7,7 +7,7 @@
 use crate::limits::{PAGE_BYTES, SOURCE_REGION_MAX, SOURCE_WORTH};
 use crate::memory_region::{NO_RKEY, Region};
 use omniverb_link::payload_source::{SOURCES, slot};
-use omniverb_link::{Broken, Endpoint, Source, Unfilled};
+use omniverb_link::{Broken, Endpoint, Source, UnfilledRecord};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Rkey;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 pub(crate) struct Sources {
     /// Oldest first. The memory is a region's: it lasts until that is deregistered, and before, all
     /// of this is filled.
-    unfilled: VecDeque<(Unfilled, UserMemory)>,
+    unfilled: VecDeque<(UnfilledRecord, UserMemory)>,
     /// Regions that were sent from lately, and how many bytes of each were copied.
     copied: [(Rkey, u64); SOURCES],
     /// Up to here the engine has asked to have records filled, and they are.
@@ -48,7 +48,7 @@ impl Sources {
     pub(crate) fn note(
         &mut self,
         endpoint: &mut Endpoint,
-        record: Unfilled,
+        record: UnfilledRecord,
         payload: UserMemory,
     ) -> Result<(), Broken> {
         while let Some((oldest, _)) = self.unfilled.front()

@@ -12,7 +12,7 @@ use crate::qp::Qp;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::qp_attributes::QpAttributes;
 use crate::verbs_constants::status;
-use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_terms::Service;
 
 impl RequestHeader {
@@ -51,9 +51,9 @@ impl RequestHeader {
 fn forgiven(
     service: Service,
     order: &RequestHeader,
-    receiving: &Receiving,
-    sending: &Sending,
-    peer: &Receiving,
+    receiving: &ReceiveAttributes,
+    sending: &SendAttributes,
+    peer: &ReceiveAttributes,
 ) -> Option<ToleratedMismatch> {
     // A UC responder takes the first packet of a message whatever its PSN (9.8.2.2).
     if service.is_reliable() && sending.sq_psn != peer.rq_psn {

@@ -210,7 +210,7 @@ impl Inner {
     fn lack_receive(&mut self, qp: &Qp, index: usize, flags: u32) -> Outcome {
         let link = &mut self.links[index];
         if !link.is_starved() {
-            self.meter.lacks_receive(link.peer.far_end, qp.service);
+            self.meter.count_missing_receive(link.peer.far_end, qp.service);
         }
         if qp.service.is_reliable() {
             link.starve(0);

@@ -4,7 +4,7 @@ use super::{InboundState, Outcome};
 use crate::limits::{CHUNK, MESSAGE_MAX};
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::access;
-use omniverb_link::{Broken, Response, Sent};
+use omniverb_link::{Broken, Response, ResponseOutcome};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey};
 
@@ -93,10 +93,10 @@ impl Inner {
             let fetch = |place| qp.shared.host.fetch(part, place);
             let answer = Response::ReadData { last };
             let answered = link.endpoint.send_response_with(&answer, part.len(), fetch)?;
-            if answered == Sent::Unfilled {
+            if answered == ResponseOutcome::Unfilled {
                 return Ok(Outcome::Refused(Refusal::RemoteAccess, None));
             }
-            if answered == Sent::NoRoom {
+            if answered == ResponseOutcome::NoRoom {
                 link.suspend_read(sent);
                 // The peer may have made room without having seen that we wait for it.
                 if link.endpoint.set_blocked(true) {

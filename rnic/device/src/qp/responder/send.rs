@@ -197,7 +197,7 @@ impl Inner {
             count += 1;
         }
         if count > 0 {
-            qp.receives_taken(&mut self.receives, count as u64);
+            qp.release_receives(&mut self.receives, count as u64);
             self.links[index].endpoint.publish_requests();
         }
         count

@@ -3,26 +3,27 @@
 use super::Application;
 use crate::model::{BASE, KEY, READABLE, WRITABLE, byte, readable};
 use omniverb_transport::{
-    Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Kind,
-    Operation, Part, Placed, ReadRequest, RequestId, Taken, Ticket, Upper,
+    AtomicOperation, AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Kind,
+    LateAnswer, Operation, Part, PlaceOutcome, ReadRequest, RequestId, RunOutcome, Ticket,
+    UpperLayer,
 };
-use omniverb_wire::Run;
+use omniverb_wire::WriteRun;
 
-impl Upper for Application {
-    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
+impl UpperLayer for Application {
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         if self.stalls() {
-            return Gathered::Later;
+            return GatherOutcome::Later;
         }
         let (item, base) = ((request.0 >> 32) as usize, request.0 & 0xffff_ffff);
         for (at, target) in (base + offset..).zip(target) {
             *target = byte(self.mine.seed, item, at);
         }
-        Gathered::Filled
+        GatherOutcome::Filled
     }
 
-    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> PlaceOutcome {
         if self.stalls() {
-            return Placed::Full;
+            return PlaceOutcome::Full;
         }
         let placed = self.placed.entry(request.0).or_insert(0);
         assert_eq!(offset, *placed, "READ data of {request:?} in order, once");
@@ -34,7 +35,7 @@ impl Upper for Application {
         for (at, found) in (address - BASE - WRITABLE + offset..).zip(data) {
             assert_eq!(*found, readable(self.mine.seed, 1 - self.host, at), "READ data at {at}");
         }
-        Placed::Done
+        PlaceOutcome::Done
     }
 
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
@@ -85,16 +86,16 @@ impl Upper for Application {
             (self.cursor, self.offset) = (cursor + 1, 0);
         }
         if lacking || self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Done, cursor, part.takes_receive());
+            self.answer_late(ticket, LateAnswer::Done, cursor, part.takes_receive());
             return Delivery::Later;
         }
         self.receives -= u64::from(part.takes_receive());
         Delivery::Done
     }
 
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &WriteRun<'_>) -> RunOutcome {
         if self.stalls() || self.void {
-            return Taken::Nothing;
+            return RunOutcome::Nothing;
         }
         self.skip_reads();
         let (cursor, item) = (self.cursor, self.theirs.items[self.cursor]);
@@ -102,7 +103,7 @@ impl Upper for Application {
             panic!("message {cursor} is no WRITE");
         };
         if self.manners.refuses == Some(cursor) || self.random.chance(3000) {
-            return Taken::Nothing;
+            return RunOutcome::Nothing;
         }
         assert_eq!(part.kind, Kind::Write { address, key, total });
         assert_eq!((part.offset, part.place.begins()), (self.offset, self.offset == 0));
@@ -115,7 +116,7 @@ impl Upper for Application {
             self.offset += payload.len() as u64;
         }
         assert!(self.offset < item.length, "message {cursor} goes on");
-        Taken::All
+        RunOutcome::All
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
@@ -127,28 +128,28 @@ impl Upper for Application {
         self.reads.insert(ticket, *request);
         if self.has_forgotten(request) {
             self.gone.insert(ticket);
-            self.answer_late(ticket, Answer::Gone, usize::MAX, false);
+            self.answer_late(ticket, LateAnswer::Gone, usize::MAX, false);
             return Delivery::Later;
         }
         if self.random.chance(5000) { Delivery::Done } else { Delivery::Later }
     }
 
-    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
+    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> FetchOutcome {
         if self.gone.contains(&ticket) || self.stalls() {
-            return Fetched::Later;
+            return FetchOutcome::Later;
         }
         // As an application behind a link: it reads in the order it was asked to, and only so much
         // is kept of what was asked for earlier.
         let older: u64 = self.reads.range(..ticket).map(|(_, request)| request.length).sum();
         if older > self.kept_max {
-            return Fetched::Behind;
+            return FetchOutcome::Behind;
         }
         let request = self.reads[&ticket];
         assert!(offset + target.len() as u64 <= request.length);
         for (at, target) in (request.address - BASE - WRITABLE + offset..).zip(target) {
             *target = readable(self.mine.seed, self.host, at);
         }
-        Fetched::Filled
+        FetchOutcome::Filled
     }
 
     fn release(&mut self, ticket: Ticket) {
@@ -199,7 +200,7 @@ impl Upper for Application {
         let found = finds.then_some(original);
         assert_eq!(found, self.theirs.originals[cursor], "atomic {cursor}");
         if self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Original(original), cursor, false);
+            self.answer_late(ticket, LateAnswer::Original(original), cursor, false);
             return Err(Delivery::Later);
         }
         Ok(original)
@@ -227,7 +228,7 @@ impl Upper for Application {
         assert_eq!(*request, FlushRequest { address, key, length, placement, selectivity });
         self.cursor += 1;
         if self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Original(0), cursor, false);
+            self.answer_late(ticket, LateAnswer::Original(0), cursor, false);
             return Err(Delivery::Later);
         }
         Ok(0)

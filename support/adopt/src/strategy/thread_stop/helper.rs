@@ -9,11 +9,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: timers and signals of the helper, and the thread table in raw memory.
 
-use super::helper_request::{Order, REPLACED, REPLACING, THREADS_MAX};
+use super::helper_request::{REPLACED, REPLACING, StopRequest, THREADS_MAX};
 use super::refusal_code;
 use super::tracee::Tracee;
 use crate::proc_task_files;
-use crate::stretch_move::Direction;
+use crate::stretch_move::MoveDirection;
 use core::mem::MaybeUninit;
 use core::slice;
 use core::sync::atomic::Ordering;
@@ -39,9 +39,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Ends the helper if copying does. Long, since pages may have to come back from swap.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
-pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
+pub(super) fn run(order: &StopRequest<'_>) -> Result<(), i32> {
     arm(STOP_DEADLINE);
-    let mut halted = Halted { table: order.threads, count: 0 };
+    let mut halted = HaltedThreads { table: order.threads, count: 0 };
     let outcome = halted.stop_all(order).and_then(|()| {
         arm(COPY_DEADLINE);
         work_halted(order, &halted)
@@ -55,11 +55,11 @@ pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
 }
 
 /// Does the work while all threads are halted.
-fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
+fn work_halted(order: &StopRequest<'_>, halted: &HaltedThreads) -> Result<(), i32> {
     let errno = |errno: Errno| errno.raw_os_error();
     let stretch = order.work.stretch;
     // On the way back a stack is as good as anything else: a thread that runs on it stands still.
-    let leaves = matches!(order.work.direction, Direction::Out { .. });
+    let leaves = matches!(order.work.direction, MoveDirection::Out { .. });
     if leaves && halted.any_stack_within(stretch.address, stretch.length) {
         return Err(refusal_code::STACK);
     }
@@ -107,13 +107,13 @@ unsafe fn set_timer(value: libc::timeval) {
 }
 
 /// The threads the helper holds.
-struct Halted {
+struct HaltedThreads {
     table: *mut Tracee,
     count: usize,
 }
 
 /// The threads of one process.
-struct Group<'a> {
+struct ProcessThreads<'a> {
     process: i32,
     list: BorrowedFd<'a>,
     /// The one that waits for the helper.
@@ -129,26 +129,29 @@ fn nap() {
     let _ = clock_nanosleep_relative(ClockId::Monotonic, &NAP);
 }
 
-impl Halted {
+impl HaltedThreads {
     fn tracees(&mut self) -> &mut [Tracee] {
         // SAFETY: the first `count` entries were written by `take_new`.
         unsafe { slice::from_raw_parts_mut(self.table, self.count) }
     }
 
-    fn stop_all(&mut self, order: &Order<'_>) -> Result<(), i32> {
+    fn stop_all(&mut self, order: &StopRequest<'_>) -> Result<(), i32> {
         let give_up_at = now() + STOP_TIME_MAX;
         let caller = Some(order.caller);
-        let own = Group { process: order.process, list: order.thread_list, caller };
+        let own = ProcessThreads { process: order.process, list: order.thread_list, caller };
         self.stop_group(&own, give_up_at)?;
         for sharer in order.sharers.iter() {
             let list = sharer.threads.as_fd();
-            self.stop_group(&Group { process: sharer.process, list, caller: None }, give_up_at)?;
+            self.stop_group(
+                &ProcessThreads { process: sharer.process, list, caller: None },
+                give_up_at,
+            )?;
         }
         let helper = getpid().as_raw_nonzero().get();
         if order.sharers.are_all(order.process, helper) { Ok(()) } else { Err(refusal_code::BUSY) }
     }
 
-    fn stop_group(&mut self, group: &Group<'_>, give_up_at: Duration) -> Result<(), i32> {
+    fn stop_group(&mut self, group: &ProcessThreads<'_>, give_up_at: Duration) -> Result<(), i32> {
         let mut quiet_looks = 0;
         while quiet_looks < 2 {
             let listed = self.take_new(group)?;
@@ -168,10 +171,10 @@ impl Halted {
     }
 
     /// Seizes the threads that are not held yet.
-    fn take_new(&mut self, group: &Group<'_>) -> Result<Listed, i32> {
+    fn take_new(&mut self, group: &ProcessThreads<'_>) -> Result<ThreadScan, i32> {
         rustix::fs::seek(group.list, rustix::fs::SeekFrom::Start(0))
             .map_err(|_| refusal_code::BUSY)?;
-        let mut listed = Listed { new: 0, all: 0, caller: group.caller.is_none() };
+        let mut listed = ThreadScan { new: 0, all: 0, caller: group.caller.is_none() };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut entries = RawDir::new(group.list, &mut buffer);
         while let Some(entry) = entries.next() {
@@ -206,7 +209,7 @@ impl Halted {
         const PATIENT_LOOKS: usize = 50;
         for index in 0..self.count {
             let mut looks = 0;
-            while !self.tracees()[index].has_stopped()? {
+            while !self.tracees()[index].poll_stopped()? {
                 looks += 1;
                 if looks < PATIENT_LOOKS {
                     sched_yield();
@@ -246,7 +249,7 @@ impl Halted {
     fn settle(&mut self) {
         let give_up_at = now() + SETTLE_TIME_MAX;
         for index in 0..self.count {
-            while self.tracees()[index].has_stopped() == Ok(false) && now() < give_up_at {
+            while self.tracees()[index].poll_stopped() == Ok(false) && now() < give_up_at {
                 if matches!(proc_task_files::state(self.tracees()[index].thread), None | Some(b'D'))
                 {
                     break;
@@ -264,7 +267,7 @@ impl Halted {
     }
 }
 
-struct Listed {
+struct ThreadScan {
     new: usize,
     all: usize,
     caller: bool,

@@ -3,8 +3,8 @@
 use super::refusal_code;
 use super::tracee::Tracee;
 use crate::error::AdoptError;
-use crate::memory_sharers::Sharers;
-use crate::stretch_move::Work;
+use crate::memory_sharers::SharingProcesses;
+use crate::stretch_move::StretchMove;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -12,22 +12,22 @@ use rustix::io::Errno;
 /// Threads a process may have for this strategy; bounds the helper's memory.
 pub(super) const THREADS_MAX: usize = 4096;
 
-/// How far the helper came, in [`Order::progress`].
+/// How far the helper came, in [`StopRequest::progress`].
 pub(super) const STARTED: u32 = 0;
 pub(super) const REPLACING: u32 = 1;
 pub(super) const REPLACED: u32 = 2;
 pub(super) const REFUSED: u32 = 3;
 
 /// What is to be done, for which process, and how far it is.
-pub(super) struct Order<'a> {
-    pub(super) work: &'a Work<'a>,
+pub(super) struct StopRequest<'a> {
+    pub(super) work: &'a StretchMove<'a>,
     pub(super) process: i32,
     pub(super) caller: i32,
     /// Lists this process's threads. Opened by the caller, to be closed even if the helper is
     /// killed: they share descriptors.
     pub(super) thread_list: BorrowedFd<'a>,
     /// Other processes whose threads are to be stopped too.
-    pub(super) sharers: &'a Sharers,
+    pub(super) sharers: &'a SharingProcesses,
     /// Room for [`THREADS_MAX`] threads.
     pub(super) threads: *mut Tracee,
     pub(super) progress: AtomicU32,
@@ -35,7 +35,7 @@ pub(super) struct Order<'a> {
     pub(super) reason: AtomicI32,
 }
 
-impl Order<'_> {
+impl StopRequest<'_> {
     /// What became of it, when the helper is gone.
     pub(super) fn outcome(&self) -> Result<(), AdoptError> {
         match self.progress.load(Ordering::Acquire) {

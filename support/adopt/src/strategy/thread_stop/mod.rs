@@ -28,11 +28,11 @@ mod refusal_code;
 mod tracee;
 
 use crate::error::AdoptError;
-use crate::memory_sharers::Sharers;
-use crate::stretch_move::{PAGE_BYTES, Staging, Work};
+use crate::memory_sharers::SharingProcesses;
+use crate::stretch_move::{PAGE_BYTES, StagingPages, StretchMove};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use helper_request::{Order, REFUSED, STARTED, THREADS_MAX};
+use helper_request::{REFUSED, STARTED, StopRequest, THREADS_MAX};
 use omniverb_sys::proc_maps;
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -55,7 +55,7 @@ static MEMORY: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn prepare() -> Result<(), AdoptError> {
     if MEMORY.load(Ordering::Relaxed) == 0 {
         let table_bytes = (THREADS_MAX * size_of::<Tracee>()).next_multiple_of(PAGE_BYTES);
-        let memory = Staging::new(STACK_BYTES + table_bytes)?;
+        let memory = StagingPages::new(STACK_BYTES + table_bytes)?;
         // SAFETY: the lowest page of what was just mapped.
         unsafe {
             let guard = core::ptr::with_exposed_provenance_mut(memory.address);
@@ -66,13 +66,16 @@ pub(super) fn prepare() -> Result<(), AdoptError> {
     Ok(())
 }
 
-pub(super) fn perform(work: &Work<'_>, sharers: &Sharers) -> Result<(), AdoptError> {
+pub(super) fn perform(
+    work: &StretchMove<'_>,
+    sharers: &SharingProcesses,
+) -> Result<(), AdoptError> {
     prepare()?;
     let stack_top = MEMORY.load(Ordering::Relaxed) + STACK_BYTES;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let thread_list = openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
     allow_own_children_to_trace();
-    let order = Order {
+    let order = StopRequest {
         work,
         sharers,
         process: getpid().as_raw_nonzero().get(),
@@ -102,7 +105,7 @@ pub(super) fn perform(work: &Work<'_>, sharers: &Sharers) -> Result<(), AdoptErr
 
 extern "C" fn main(order: *mut c_void) -> c_int {
     // SAFETY: the caller's order, alive until this process ends.
-    let order: &Order<'_> = unsafe { &*order.cast() };
+    let order: &StopRequest<'_> = unsafe { &*order.cast() };
     if let Err(reason) = helper::run(order) {
         order.reason.store(reason, Ordering::Relaxed);
         order.progress.store(REFUSED, Ordering::Release);

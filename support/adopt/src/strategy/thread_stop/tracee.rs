@@ -50,7 +50,7 @@ impl Tracee {
     }
 
     /// True once the thread stands still or is gone.
-    pub(super) fn has_stopped(&mut self) -> Result<bool, i32> {
+    pub(super) fn poll_stopped(&mut self) -> Result<bool, i32> {
         if !matches!(self.state, State::Seized) {
             return Ok(true);
         }

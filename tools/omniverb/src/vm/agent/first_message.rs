@@ -2,7 +2,7 @@
 
 use super::Agent;
 use crate::vm::{boot_id, device_opener};
-use omniverb_session::agent_begin::Begin;
+use omniverb_session::agent_begin::AgentBegin;
 use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::random;
 
@@ -20,7 +20,7 @@ impl Agent {
         let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
         self.window = window;
         let boot = boot_id::id().unwrap_or_default();
-        let bytes = Begin { window: number, number: random::number(), boot }.written();
+        let bytes = AgentBegin { window: number, number: random::number(), boot }.written();
         self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
         self.wakes.clear();

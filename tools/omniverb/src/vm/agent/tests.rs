@@ -135,7 +135,9 @@ fn a_process_without_a_doorbell_is_lost() {
     assert_eq!(bench.said(), [FrameKind::Lost]);
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut hear = |socket: &OwnedFd| {
-        seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap().0
+        seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+            .unwrap()
+            .0
     };
     // The earlier messages, then none.
     assert!(hear(&bench.process[1]) > 0);
@@ -223,7 +225,7 @@ fn reports_of_pages_are_checked_by_the_agent() {
     let heard = seqpacket::receive(
         bench.process[1].as_fd(),
         &mut [0; MESSAGE_BYTES_MAX],
-        seqpacket::Mode::NonBlocking,
+        seqpacket::BlockingMode::NonBlocking,
     );
     assert!(heard.is_err(), "it was asked");
 }
@@ -244,7 +246,7 @@ fn answers_of_unasked_processes_are_ignored() {
         let from = (session, Channel::Events);
         assert!(keeping.takes(relay, Speaker::Process, from, &written(0, &said.into())));
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        seqpacket::receive(pinner.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).is_ok()
+        seqpacket::receive(pinner.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking).is_ok()
     };
     let asked = |keeping: &mut Keeping, relay: &mut Relay, token: u64| {
         let pin = Pin { token, rkey: Rkey(1), qpn: Qpn(2), start: 4096, length: 4096 };
@@ -280,7 +282,10 @@ fn without_the_page_keeper_all_sessions_end() {
     assert!(error.contains("has ended"), "{error}");
     assert_eq!(bench.said(), [FrameKind::Lost], "its process lives, and has what is its");
     assert_eq!(bench.agent.relay.len(), 0);
-    let heard =
-        seqpacket::receive(bench.process[0].as_fd(), &mut [0; 8], seqpacket::Mode::NonBlocking);
+    let heard = seqpacket::receive(
+        bench.process[0].as_fd(),
+        &mut [0; 8],
+        seqpacket::BlockingMode::NonBlocking,
+    );
     assert_eq!(heard.unwrap().0, 0, "its daemon is gone");
 }

@@ -19,7 +19,7 @@ fn machine(name: &str) -> (Window, Vec<Window>) {
     let own = Window::new(MachineName::new(name).unwrap(), STEP).unwrap();
     let make = |number| {
         let pair = own.pair(STEP).unwrap();
-        own.tell(number, &pair, Whose::Own).unwrap();
+        own.tell(number, &pair, WindowOwner::Own).unwrap();
         pair
     };
     let pairs = (1..=3).map(make).collect();
@@ -53,7 +53,7 @@ fn a_later_window_is_recognized() {
     let (own, pairs) = machine("web-1");
     let mut all = found(&[&own, &pairs[0]]);
     let later = own.pair(STEP).unwrap();
-    own.tell(4, &later, Whose::Own).unwrap();
+    own.tell(4, &later, WindowOwner::Own).unwrap();
     // A machine sees the same memory: here the copy that stands for it.
     let names = device(&own).names;
     let mut bytes = [0; PairNames::BYTES];

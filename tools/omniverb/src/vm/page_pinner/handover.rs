@@ -232,7 +232,7 @@ enum HandoverMessage {
 impl Heir {
     fn serve(&mut self, kept: &KeptRings, agent: Agent) -> HandoverMessage {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (socket, mode) = (self.socket.as_fd(), seqpacket::Mode::NonBlocking);
+        let (socket, mode) = (self.socket.as_fd(), seqpacket::BlockingMode::NonBlocking);
         let length = match seqpacket::receive(socket, &mut bytes, mode) {
             Ok((length, _)) => length,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {

@@ -69,7 +69,8 @@ fn a_question_is_passed_on_or_answered() {
         let said = [&5_u32.to_ne_bytes(), &bytes[..size]].concat();
         assert!(pins.looked(agent.as_fd(), calls.as_fd(), &said));
         let (size, _) =
-            seqpacket::receive(hears.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(hears.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+                .unwrap();
         let told = match decode(&bytes[..size]) {
             Ok((5, Message::TellPinned(told))) => Some((told.token, told.errno)),
             _ => None,

@@ -3,7 +3,7 @@
 use super::ProxyEnd;
 use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::{pair_windows, window};
-use omniverb_session::pair_window::Whose;
+use omniverb_session::pair_window::WindowOwner;
 use omniverb_sys::{memfd, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,7 @@ impl PairWindows {
         &mut self,
         number: u8,
         file: &OwnedFd,
-        whose: Whose,
+        whose: WindowOwner,
     ) -> Result<(), ProxyEnd> {
         let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(ProxyEnd::Broken)?;
         let bytes = memfd::size(file.as_fd()).map_err(|_| ProxyEnd::Broken)?;
@@ -38,7 +38,7 @@ impl PairWindows {
     pub(super) fn take(&mut self) -> Result<bool, ProxyEnd> {
         let Some(from) = &self.more else { return Ok(false) };
         let mut word = [0; 2];
-        match seqpacket::receive(from.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(from.as_fd(), &mut word, seqpacket::BlockingMode::NonBlocking) {
             Ok((2, files)) => match (word, files.into_iter().next()) {
                 ([pair_windows::GOES, number], None) => {
                     let bit = bit(number).ok_or(ProxyEnd::Broken)?;

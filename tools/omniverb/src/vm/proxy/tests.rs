@@ -12,7 +12,7 @@ fn bridge() -> PairWindows {
 
 /// The first message of an agent with this window, in this boot.
 fn begin(window: u64, boot: u8) -> Vec<u8> {
-    let bytes = Begin { window, number: 1, boot: [boot; 16] }.written();
+    let bytes = AgentBegin { window, number: 1, boot: [boot; 16] }.written();
     Frame { kind: FrameKind::Begin, session: 0, bytes }.encode()
 }
 
@@ -72,7 +72,8 @@ fn the_boot_id_is_an_agents_first_message() {
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, bridge()));
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut hear = || {
-        let received = seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+        let received =
+            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         decode(&bytes[..received.unwrap().0]).unwrap()
     };
     let (tag, Message::Booted(told)) = hear() else { panic!() };
@@ -93,7 +94,7 @@ fn a_later_window_has_doorbells() {
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let (supervisor, more) = seqpacket::pair().unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
-    let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
+    let bytes = AgentBegin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
     agent.say(FrameKind::Pairs, 0, vec![0; 8]);
     let windows = PairWindows { more: Some(more), ..bridge() };
@@ -101,7 +102,7 @@ fn a_later_window_has_doorbells() {
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let (length, _) =
-        seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+        seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking).unwrap();
     let Ok((tag, Message::TellPairs(_))) = decode(&bytes[..length]) else { panic!() };
     let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
     seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
@@ -144,7 +145,7 @@ fn only_packets_and_messages_pass_both_ways() {
     let frame = |kind, bytes| Frame { kind, session: 0, bytes };
     let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
-    let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
+    let bytes = AgentBegin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&frame(FrameKind::Begin, bytes));
     // The port is not open yet.
     let port_frame = frame(FrameKind::Port, Vec::new());
@@ -157,7 +158,8 @@ fn only_packets_and_messages_pass_both_ways() {
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; PACKET_BYTES_MAX];
     let mut receive = |from: &OwnedFd| {
-        let received = seqpacket::receive(from.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+        let received =
+            seqpacket::receive(from.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         bytes[..received.unwrap().0].to_vec()
     };
     let Ok((tag, Message::OpenPort(_))) = decode(&receive(&theirs)) else { panic!() };
@@ -221,7 +223,7 @@ fn windows_come_and_go() {
         let frame = Frame { kind: FrameKind::Pairs, session: 0, bytes };
         rustix::io::write(&far, &frame.encode()).unwrap();
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let mode = seqpacket::Mode::Blocking;
+        let mode = seqpacket::BlockingMode::Blocking;
         let length = seqpacket::receive(theirs.as_fd(), &mut bytes, mode).unwrap().0;
         let (tag, Message::TellPairs(tells)) = decode(&bytes[..length]).unwrap() else { panic!() };
         assert_eq!(tells.present, told);
@@ -238,7 +240,7 @@ fn windows_come_and_go() {
     assert!(!omniverb_sys::eventfd::readable(supervisor.as_fd(), moment).unwrap());
     says(0b100, 0b100);
     let mut word = [0; 2];
-    seqpacket::receive(supervisor.as_fd(), &mut word, seqpacket::Mode::Blocking).unwrap();
+    seqpacket::receive(supervisor.as_fd(), &mut word, seqpacket::BlockingMode::Blocking).unwrap();
     assert_eq!(word, [pair_windows::GOES, 2]);
     give(2);
     assert_eq!(told(), 0b110);

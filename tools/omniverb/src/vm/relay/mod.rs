@@ -256,7 +256,7 @@ impl Relay {
         let session = self.sessions.get(&number);
         let Some(socket) = session.and_then(|session| session.socket(channel)) else { return };
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
-        match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking) {
             Ok((0, _)) => {}
             Ok((length, files)) => {
                 bytes.truncate(length);

@@ -58,7 +58,8 @@ fn a_reader_that_takes_nothing_is_cut_off_and_others_are_not() {
     relay.tell(2, Channel::Calls, b"still".to_vec(), Vec::new());
     let mut bytes = [0; 16];
     let (length, _) =
-        seqpacket::receive(lively.1.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
+        seqpacket::receive(lively.1.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+            .unwrap();
     assert_eq!(&bytes[..length], b"still");
 }
 
@@ -95,7 +96,7 @@ fn a_computing_peer_is_kept() {
     let mut bytes = [0; 256];
     for _ in 0..10_000 {
         relay.flush(1);
-        let got = seqpacket::receive(far.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking);
+        let got = seqpacket::receive(far.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking);
         assert_eq!(got.unwrap().0, 128);
     }
     assert_eq!(relay.cost, 0);

@@ -11,7 +11,7 @@ const DATA: Part = Part { offset: 8192, length: (4 << 20) - 8192 };
 
 fn bridge(file: &OwnedFd, side: Side) -> WakeBridge {
     let mut bridge = WakeBridge::new(side).unwrap();
-    bridge.add(1, file, DATA, Whose::Own).unwrap();
+    bridge.add(1, file, DATA, WindowOwner::Own).unwrap();
     // Once at the beginning it tells.
     assert!(omniverb_sys::eventfd::readable(bridge.rung(), Some(LIMIT)).unwrap());
     bridge.take();
@@ -137,9 +137,10 @@ fn a_wake_passes_two_bridges() {
         bridge
     };
     let [first, second] = bell(&file, 3);
-    for (page, from, to) in
-        [(&first, Whose::Own, Whose::Another), (&second, Whose::Another, Whose::Own)]
-    {
+    for (page, from, to) in [
+        (&first, WindowOwner::Own, WindowOwner::Another),
+        (&second, WindowOwner::Another, WindowOwner::Own),
+    ] {
         let agent = of(Side::Machine, from);
         let (proxy, others) = (of(Side::Host, from), of(Side::Host, to));
         let there = of(Side::Machine, to);
@@ -167,7 +168,7 @@ fn a_window_can_be_removed_from_the_bridge() {
     doorbell_listener::ring(&theirs);
     assert!(!omniverb_sys::eventfd::readable(host.rung(), Some(QUIET)).unwrap());
     let other = memfd::create("pair", DATA.offset + DATA.length).unwrap();
-    host.add(1, &other, DATA, Whose::Own).unwrap();
+    host.add(1, &other, DATA, WindowOwner::Own).unwrap();
     host.take();
     doorbell_listener::ring(&bell(&other, 5)[1]);
     assert!(omniverb_sys::eventfd::readable(host.rung(), Some(LIMIT)).unwrap());
@@ -176,5 +177,5 @@ fn a_window_can_be_removed_from_the_bridge() {
 #[test]
 fn a_window_that_is_too_short_is_refused() {
     let file = memfd::create("pair", 8192).unwrap();
-    assert!(WakeBridge::new(Side::Host).unwrap().add(1, &file, DATA, Whose::Own).is_err());
+    assert!(WakeBridge::new(Side::Host).unwrap().add(1, &file, DATA, WindowOwner::Own).is_err());
 }

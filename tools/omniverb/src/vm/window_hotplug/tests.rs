@@ -28,7 +28,7 @@ fn without(refused: &'static str) -> impl FnOnce(UnixStream) + Send + 'static {
         let mut bytes = [0; 4096];
         let end: OwnedFd = socket.try_clone().unwrap().into();
         while let Ok((length @ 1.., came)) =
-            seqpacket::receive(end.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
+            seqpacket::receive(end.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
         {
             files += came.len();
             let said: serde_json::Value = serde_json::from_slice(&bytes[..length]).unwrap();
@@ -88,7 +88,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
     assert_eq!(plug(&later, 3 * STEP), PlugTrouble::NoMonitor);
     assert!(!eventfd::readable(mapper.as_fd(), Some(Duration::ZERO)).unwrap(), "it was asked");
     for _ in 0..TRIES {
-        later.is_in_vain(Whose::Another, PlugTrouble::NoMonitor);
+        later.is_in_vain(WindowOwner::Another, PlugTrouble::NoMonitor);
     }
     assert_eq!((later.tries_of_others, later.left()), (0, 3));
     // One that has a place goes to the mapper; here it has no successor.
@@ -101,7 +101,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
     assert_eq!(plug(&later, 2 * STEP), PlugTrouble::NoMapper);
     assert!(ends.join().unwrap());
     for _ in 0..TRIES {
-        later.is_in_vain(Whose::Own, PlugTrouble::NoMapper);
+        later.is_in_vain(WindowOwner::Own, PlugTrouble::NoMapper);
     }
     assert_eq!(later.left(), 0);
 }

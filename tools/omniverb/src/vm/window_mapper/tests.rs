@@ -71,7 +71,7 @@ impl Ends {
         seqpacket::send(qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
         assert!(eventfd::readable(supervisor.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         let (length, mut files) = seqpacket::receive(supervisor.as_fd(), &mut said, mode).unwrap();
         assert_eq!((length, said[0], files.len()), (2, CHANNEL, 1));
         (Ends { qemu, theirs, channel, supervisor, notes, own, mapper }, files.remove(0))
@@ -98,7 +98,7 @@ impl Ends {
     fn heard(&self) -> [u8; 2] {
         assert!(eventfd::readable(self.supervisor.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         assert_eq!(seqpacket::receive(self.supervisor.as_fd(), &mut said, mode).unwrap().0, 2);
         said
     }
@@ -107,7 +107,7 @@ impl Ends {
     fn asked(&self) -> (u32, [u64; 3], Option<OwnedFd>) {
         assert!(eventfd::readable(self.channel.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 52];
-        let mode = seqpacket::Mode::NonBlocking;
+        let mode = seqpacket::BlockingMode::NonBlocking;
         let (length, files) = seqpacket::receive(self.channel.as_fd(), &mut said, mode).unwrap();
         assert_eq!(length, said.len());
         let long = |at: usize| u64::from_ne_bytes(said[at..at + 8].try_into().unwrap());
@@ -130,8 +130,12 @@ impl Ends {
         self.tell(17, &[]);
         let mut answer = [0; 64];
         eventfd::readable(self.qemu.as_fd(), Some(LIMIT)).unwrap()
-            && seqpacket::receive(self.qemu.as_fd(), &mut answer, seqpacket::Mode::NonBlocking)
-                .is_ok_and(|(length, _)| length == HEAD_BYTES + 8)
+            && seqpacket::receive(
+                self.qemu.as_fd(),
+                &mut answer,
+                seqpacket::BlockingMode::NonBlocking,
+            )
+            .is_ok_and(|(length, _)| length == HEAD_BYTES + 8)
     }
 
     /// Waits until the notes begin with this.
@@ -290,7 +294,7 @@ fn qemu_is_answered_while_it_is_asked() {
     }
     assert!(eventfd::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
     let mut answer = [0; 64];
-    let mode = seqpacket::Mode::NonBlocking;
+    let mode = seqpacket::BlockingMode::NonBlocking;
     assert_eq!(seqpacket::receive(ends.qemu.as_fd(), &mut answer, mode).unwrap().0, 20);
     ends.answers(9, 0);
 }

@@ -71,7 +71,7 @@ fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
 ) -> Result<Option<(usize, Vec<OwnedFd>)>, MapperEnd> {
-    match seqpacket::receive(socket, bytes, seqpacket::Mode::NonBlocking) {
+    match seqpacket::receive(socket, bytes, seqpacket::BlockingMode::NonBlocking) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         heard => Ok(Some(heard?)),
     }

@@ -45,7 +45,8 @@ impl Played {
     fn hears(&self) -> ([u8; 2], Vec<OwnedFd>) {
         assert!(eventfd::readable(self.end.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
-        let heard = seqpacket::receive(self.end.as_fd(), &mut said, seqpacket::Mode::NonBlocking);
+        let heard =
+            seqpacket::receive(self.end.as_fd(), &mut said, seqpacket::BlockingMode::NonBlocking);
         (said, heard.unwrap().1)
     }
 

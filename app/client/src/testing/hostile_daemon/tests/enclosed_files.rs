@@ -4,7 +4,10 @@ use super::*;
 use omniverb_device::opcode;
 
 fn delivers(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {
-    plans().push_back(Plan { events: vec![(message.into(), files)], ..Plan::default() });
+    plans().push_back(HostileAnswers {
+        events: vec![(message.into(), files)],
+        ..HostileAnswers::default()
+    });
     let _ = process.client.gids();
     process.client.take_events();
 }
@@ -141,7 +144,7 @@ fn files_beside_a_message_that_has_none_are_closed_and_it_counts() {
     let closed = LinkClosed { qpn, peer_qpn: Qpn(0x200), reason: CLOSED_BY_DEATH, reserved: 0 };
     let (ours, theirs) = seqpacket::pair().unwrap();
     delivers(&process, closed, vec![theirs]);
-    let heard = seqpacket::receive(ours.as_fd(), &mut [0; 8], seqpacket::Mode::NonBlocking);
+    let heard = seqpacket::receive(ours.as_fd(), &mut [0; 8], seqpacket::BlockingMode::NonBlocking);
     assert!(matches!(heard, Ok((0, _))), "it is closed");
     assert_eq!(process.qps[0].query().0, State::Err);
 }

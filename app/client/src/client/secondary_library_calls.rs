@@ -6,8 +6,8 @@
 //! owner believes to hold is refused here, not in the daemon, which cannot tell the two apart.
 
 use super::Client;
-use crate::event_subscribers::Listener;
-use crate::watched_fds::Ready;
+use crate::daemon_event_subscribers::Listener;
+use crate::watched_fds::ReadyCallback;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DecodeError, Message, decode, encode};
 use omniverb_sys::epoll::Interest;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// An answer as the daemon gave it, with the tag of the question.
-pub struct Answer {
+pub struct DaemonAnswer {
     /// The message is at their beginning.
     pub message: [u8; MESSAGE_BYTES_MAX],
     /// Bytes of it.
@@ -33,7 +33,7 @@ impl Client {
     /// errno: `EPROTO` for a message of another version, `EINVAL` for no message, `EPERM` for one
     /// that is the owner's to send, `EDEADLK` in a call of a watch, `EIO` in a forked child; and
     /// what the daemon answers, or the owner is told when it does not.
-    pub fn ask_for_another(&self, question: &[u8]) -> Result<Answer, Errno> {
+    pub fn ask_for_another(&self, question: &[u8]) -> Result<DaemonAnswer, Errno> {
         let (tag, question) = decode(question).map_err(|error| match error {
             DecodeError::Version => Errno::EPROTO,
             DecodeError::Length | DecodeError::Kind => Errno::EINVAL,
@@ -50,7 +50,7 @@ impl Client {
         let answer = self.call_with_files(&question)?;
         let mut message = [0; MESSAGE_BYTES_MAX];
         let bytes = encode(tag, &answer.said, &mut message);
-        Ok(Answer { message, bytes, files: answer.files })
+        Ok(DaemonAnswer { message, bytes, files: answer.files })
     }
 }
 
@@ -65,7 +65,7 @@ impl Client {
         self: &Arc<Self>,
         file: impl Into<Arc<OwnedFd>>,
         interest: Interest,
-        ready: Ready,
+        ready: ReadyCallback,
     ) -> Result<u64, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);

@@ -50,13 +50,13 @@ pub(super) fn timed<R>(act: impl FnOnce() -> R) -> R {
 
 /// What has been used, in nanoseconds.
 #[derive(Default)]
-struct Used {
+struct TimeUsed {
     time: u64,
     /// When that was so.
     at: u64,
 }
 
-impl Used {
+impl TimeUsed {
     /// What is left of it now, if so many parts of the time are given.
     fn now(&mut self, parts: u64) -> u64 {
         let now = now();
@@ -72,31 +72,31 @@ impl Used {
 
 /// What one process has used, by all its connections.
 #[derive(Default)]
-pub(super) struct Purse(Mutex<Used>);
+pub(super) struct ProcessMoveTime(Mutex<TimeUsed>);
 
 /// What all importing processes have used together, and each by itself.
 #[derive(Default)]
-pub(super) struct Pace {
-    all: Mutex<Used>,
+pub(super) struct MoveBudget {
+    all: Mutex<TimeUsed>,
     /// By process. One that has left something to pay, and comes back, still has to.
-    each: Mutex<HashMap<i32, Arc<Purse>>>,
+    each: Mutex<HashMap<i32, Arc<ProcessMoveTime>>>,
 }
 
-impl Pace {
+impl MoveBudget {
     /// A process's. Those that we cannot distinguish have one.
-    pub(super) fn of(&self, process: i32) -> Arc<Purse> {
+    pub(super) fn of(&self, process: i32) -> Arc<ProcessMoveTime> {
         let mut each = lock(&self.each);
         each.retain(|_, purse| Arc::strong_count(purse) > 1 || lock(&purse.0).now(EACH) > 0);
         each.entry(process).or_default().clone()
     }
 
     /// Whether pages may be moved for it now.
-    pub(super) fn may(&self, purse: &Purse) -> bool {
+    pub(super) fn may(&self, purse: &ProcessMoveTime) -> bool {
         lock(&purse.0).now(EACH) < AT_ONCE && lock(&self.all).now(ALL) < AT_ONCE
     }
 
     /// Does something for it, by this thread: what is moved meanwhile is moved for it.
-    pub(super) fn spend<R>(&self, purse: &Purse, act: impl FnOnce() -> R) -> R {
+    pub(super) fn spend<R>(&self, purse: &ProcessMoveTime, act: impl FnOnce() -> R) -> R {
         let before = SPENT.get();
         let result = act();
         let time = SPENT.get().saturating_sub(before);
@@ -114,12 +114,12 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn moves(pace: &Pace, purse: &Purse, time: u64) {
+    fn moves(pace: &MoveBudget, purse: &ProcessMoveTime, time: u64) {
         pace.spend(purse, || timed(|| pass(time)));
     }
 
     /// Moves as much as it may for a while; how long that was.
-    fn uses(pace: &Pace, purses: &[Arc<Purse>], seconds: u64) -> u64 {
+    fn uses(pace: &MoveBudget, purses: &[Arc<ProcessMoveTime>], seconds: u64) -> u64 {
         let (end, mut moving) = (now() + seconds * SECOND, 0);
         while now() < end {
             let Some(rich) = purses.iter().find(|purse| pace.may(purse)) else {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_spent_burst_leaves_half_of_the_time() {
-        let pace = Pace::default();
+        let pace = MoveBudget::default();
         let purse = [pace.of(7)];
         assert!((59..62).contains(&uses(&pace, &purse, 100)));
         assert!(!pace.may(&purse[0]) && pace.may(&pace.of(8)), "others are not billed");
@@ -146,15 +146,15 @@ mod tests {
 
     #[test]
     fn many_leave_a_quarter_of_the_time() {
-        let pace = Pace::default();
-        let purses = [(); 20].map(|()| Arc::<Purse>::default());
+        let pace = MoveBudget::default();
+        let purses = [(); 20].map(|()| Arc::<ProcessMoveTime>::default());
         assert!((309..312).contains(&uses(&pace, &purses, 400)));
         assert!(!pace.may(&pace.of(9)), "there is none left for anybody");
     }
 
     #[test]
     fn a_returning_client_owes_what_it_owed() {
-        let pace = Pace::default();
+        let pace = MoveBudget::default();
         uses(&pace, &[pace.of(7)], 50);
         assert!(!pace.may(&pace.of(7)));
         pass(3 * AT_ONCE);

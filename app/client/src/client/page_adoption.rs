@@ -4,11 +4,11 @@
 //! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
 //! them (`omniverb_link::page_grant_pacing`).
 
-use super::granted_pages::{GrantedPages, Manner};
-use crate::message_descriptors::Delivered;
+use super::granted_pages::{GrantedPages, RevocationMode};
+use crate::messages_with_files::MessageWithFiles;
 use crate::region_extent::Extent;
-use crate::rkey_table::{Key, Keys, Others};
-use crate::window_loans;
+use crate::rkey_table::{Key, Keys, OtherKeysBytes};
+use crate::vm_window_loans;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
@@ -39,7 +39,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 const STUCK: Errno = Errno::EIO;
 
 /// Why a question for pages is not answered with them.
-pub(super) enum Refused {
+pub(super) enum GrantRefusal {
     /// An extent is in the way, with this first page: the daemon gave up waiting for it, has it
     /// taken back, or is another one.
     InTheWay(usize),
@@ -48,23 +48,24 @@ pub(super) enum Refused {
 
 /// What bounds how much more may be moved.
 #[derive(Clone, Copy)]
-struct Room {
-    others: Others,
+struct MoveLimits {
+    others: OtherKeysBytes,
     /// Bytes that this process can be given, if that was asked.
     memory: Option<u64>,
 }
 
-impl From<Errno> for Refused {
-    fn from(errno: Errno) -> Refused {
-        Refused::Errno(errno)
+impl From<Errno> for GrantRefusal {
+    fn from(errno: Errno) -> GrantRefusal {
+        GrantRefusal::Errno(errno)
     }
 }
 
 impl GrantedPages {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
-    pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
+    pub(super) fn adopt(&self, ask: MessageWithFiles<Adopt>) -> Adopted {
         let (token, era) = (ask.said.token, self.bells.era());
-        let piece = ask.files.as_ref().and_then(|onto| window_loans::piece(ask.said.memory, onto));
+        let piece =
+            ask.files.as_ref().and_then(|onto| vm_window_loans::piece(ask.said.memory, onto));
         let (errno, epoch) = match self.move_pages(ask) {
             Ok(epoch) => (Errno::NONE, epoch),
             Err(errno) => (errno, 0),
@@ -78,9 +79,9 @@ impl GrantedPages {
     }
 
     /// The EPOCH of the link that the pages will be reached by.
-    fn move_pages(&self, delivered: Delivered<Adopt>) -> Result<u32, Errno> {
-        let Delivered { said: ask, files: onto } = delivered;
-        self.may_grant()?;
+    fn move_pages(&self, delivered: MessageWithFiles<Adopt>) -> Result<u32, Errno> {
+        let MessageWithFiles { said: ask, files: onto } = delivered;
+        self.check_may_grant()?;
         let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
         let length = usize::try_from(ask.memory.length).map_err(|_| Errno::EPROTO)?;
         start.checked_add(length).ok_or(Errno::EPROTO)?;
@@ -92,15 +93,15 @@ impl GrantedPages {
         let is_sealed = self.keys.with(ask.rkey, |key, _| key.is_sealed()).ok_or(Errno::EACCES)?;
         let room = is_sealed.then(memory_room::bytes);
         let lent = self.keys.with(ask.rkey, |key, others| {
-            let room = Room { others, memory: room };
+            let room = MoveLimits { others, memory: room };
             self.lend((&ask, onto), &qp, key, (start, length), (era, room))?;
             // Before a thread that takes the pages back moves it: the keys are locked.
             Ok(qp.epoch() as u32)
         });
         match lent.ok_or(Errno::EACCES)? {
             Ok(epoch) => Ok(epoch),
-            Err(Refused::Errno(errno)) => Err(errno),
-            Err(Refused::InTheWay(old)) => {
+            Err(GrantRefusal::Errno(errno)) => Err(errno),
+            Err(GrantRefusal::InTheWay(old)) => {
                 self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
                 Err(Errno::EAGAIN)
             }
@@ -114,25 +115,25 @@ impl GrantedPages {
         qp: &Qp,
         key: &mut Key,
         place @ (_, length): (usize, usize),
-        (era, room): (u64, Room),
-    ) -> Result<(), Refused> {
-        let piece = onto.as_ref().and_then(|onto| window_loans::piece(ask.memory, onto));
+        (era, room): (u64, MoveLimits),
+    ) -> Result<(), GrantRefusal> {
+        let piece = onto.as_ref().and_then(|onto| vm_window_loans::piece(ask.memory, onto));
         let mappable = match piece {
             Some(_) => page_rights::mappable_in_window,
             None => page_rights::mappable,
         };
         let uses = mappable(key.region().access, ask.trust());
-        may_lend(qp, key, uses)?;
+        check_may_lend(qp, key, uses)?;
         let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
         };
         has_room(key, place, room.others)?;
-        has_room_twice(key, length, room)?;
+        check_room_twice(key, length, room)?;
         // Before any peer is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
             self.taking.left();
-            Refused::Errno(errno)
+            GrantRefusal::Errno(errno)
         })
     }
 
@@ -143,7 +144,7 @@ impl GrantedPages {
     pub(super) fn withdraw(
         &self,
         which: impl Fn(Rkey, &Extent) -> bool,
-        manner: Manner,
+        manner: RevocationMode,
     ) -> Result<(), Errno> {
         self.withdraw_those(|keys| keys.take_out(which), manner)
     }
@@ -155,7 +156,7 @@ impl GrantedPages {
     pub(super) fn withdraw_those(
         &self,
         take: impl FnOnce(&Keys) -> Vec<(Rkey, Extent)>,
-        manner: Manner,
+        manner: RevocationMode,
     ) -> Result<(), Errno> {
         let _moving = self.keys.move_pages();
         let taken = take(&self.keys);
@@ -165,10 +166,10 @@ impl GrantedPages {
         let qps = self.qps.those(&self.keys.lent_by(taken.iter().map(|(rkey, _)| *rkey)));
         qps.iter().for_each(|qp| qp.revoke_grants());
         match manner {
-            Manner::Kindly => await_peers(&qps, PATIENCE),
-            Manner::BeforeFork => await_peers(&qps, PATIENCE_BEFORE_FORK),
+            RevocationMode::Kindly => await_peers(&qps, PATIENCE),
+            RevocationMode::BeforeFork => await_peers(&qps, PATIENCE_BEFORE_FORK),
             // No peer is waited for, so a peer that uses the pages is told to redo its operation.
-            Manner::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
+            RevocationMode::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
         }
         // Where pages stay, a late peer would be at what they are for next.
         let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
@@ -204,7 +205,7 @@ impl GrantedPages {
     pub(super) fn withdraw_before_fork(&self) {
         let moved = |_, extent: &Extent| !extent.is_kept();
         if !self.keys.extents(moved).is_empty() && !omniverb_adopt::kernel_may_store() {
-            let _ = self.withdraw(moved, Manner::BeforeFork);
+            let _ = self.withdraw(moved, RevocationMode::BeforeFork);
             // What peers had moved until now buys them no pages: a process that forks often moves
             // as much as they need in between.
             self.keys.regions().iter().for_each(|region| region.moved.forget());
@@ -223,7 +224,7 @@ impl GrantedPages {
 
 /// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for
 /// these uses; it is to be told from now on when they are taken back.
-pub(super) fn may_lend(qp: &Qp, key: &mut Key, uses: u32) -> Result<(), Errno> {
+pub(super) fn check_may_lend(qp: &Qp, key: &mut Key, uses: u32) -> Result<(), Errno> {
     let (_, attributes) = qp.query();
     let may = !key.is_mediated()
         && may_map(qp.service, attributes.access_flags, uses)
@@ -240,10 +241,10 @@ pub(super) fn may_lend(qp: &Qp, key: &mut Key, uses: u32) -> Result<(), Errno> {
 pub(super) fn has_room(
     key: &Key,
     (start, length): (usize, usize),
-    others: Others,
-) -> Result<(), Refused> {
+    others: OtherKeysBytes,
+) -> Result<(), GrantRefusal> {
     if let Some(old) = key.extent_within(start, start + length) {
-        return Err(Refused::InTheWay(old));
+        return Err(GrantRefusal::InTheWay(old));
     }
     let granted = key.granted() + length as u64;
     match page_grant_pacing::allows(granted, key.region().moved.bytes(), others.free) {
@@ -255,7 +256,7 @@ pub(super) fn has_room(
 /// Whether there is memory for what is on sealed files, and for so many bytes more, to be there
 /// once more when it goes back: peers may keep such files for as long as they like. Half of what is
 /// free is left to the program.
-fn has_room_twice(key: &Key, length: usize, room: Room) -> Result<(), Refused> {
+fn check_room_twice(key: &Key, length: usize, room: MoveLimits) -> Result<(), GrantRefusal> {
     let sealed = room.others.sealed + key.sealed() + length as u64;
     match key.is_sealed() && room.memory.is_none_or(|memory| sealed > memory / 2) {
         true => Err(Errno::EAGAIN.into()),

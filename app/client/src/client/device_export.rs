@@ -1,12 +1,12 @@
 //! Devices that are shared with other processes: this one's with those that import it, and others'
 //! that it imports.
 
-use super::granted_pages::{GrantedPages, Manner};
+use super::granted_pages::{GrantedPages, RevocationMode};
 use super::{Client, memory_registration};
+use crate::device_import::{Device, ExportListener, ExportedObjects, Import, PageOwner};
 use crate::errno_conversion::errno_of;
-use crate::verbs_import::{Device, Door, Exported, Import, Owner};
 use omniverb_device::Shared;
-use omniverb_session::verbs_import::{self, Ask, Card};
+use omniverb_session::device_import::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::{lock, seqpacket};
 use omniverb_terms::Errno;
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 /// A process with a command file may import what is behind it, as long as this is there.
-pub struct Offer {
+pub struct ExportOffer {
     client: Weak<Client>,
     /// Until the first one comes no thread of the process need listen for others.
     watch: u64,
@@ -42,14 +42,14 @@ impl Client {
     pub fn offer(
         self: &Arc<Self>,
         door: Arc<OwnedFd>,
-        objects: Weak<dyn Exported>,
-    ) -> Result<Offer, Errno> {
+        objects: Weak<dyn ExportedObjects>,
+    ) -> Result<ExportOffer, Errno> {
         let (number, client, door) = (Arc::new(Mutex::new(None)), Arc::downgrade(self), door);
         let (socket, opened, me) = (door.clone(), number.clone(), client.clone());
         let ready = move |watch| {
             let Some(client) = me.upgrade() else { return };
             let exporter = client.exporter.clone();
-            let door = Door::new(socket.clone(), exporter, objects.clone());
+            let door = ExportListener::new(socket.clone(), exporter, objects.clone());
             // Otherwise it is tried again, as long as an importer waits.
             if let Ok(number) = client.service.add(Arc::new(door)) {
                 *lock(&opened) = Some(number);
@@ -57,7 +57,7 @@ impl Client {
             }
         };
         let watch = self.watch(door, Interest::Input, Box::new(ready))?;
-        Ok(Offer { client, watch, door: number })
+        Ok(ExportOffer { client, watch, door: number })
     }
 
     /// An object of ours is about to be destroyed, or to be another one, and cannot be imported any
@@ -82,7 +82,7 @@ impl Client {
             return Err(Errno::EOPNOTSUPP);
         }
         let (ours, theirs) = seqpacket::pair().map_err(|error| errno_of(&error))?;
-        let ask = Ask { what: verbs_import::OPEN, ..Ask::NONE };
+        let ask = Ask { what: device_import::OPEN, ..Ask::NONE };
         let sent = seqpacket::try_send(file, ask.bytes(), &[theirs.as_fd()]);
         sent.map_err(|error| match error.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED) => Errno::EOPNOTSUPP,
@@ -90,14 +90,14 @@ impl Client {
         })?;
         drop(theirs);
         let device = Arc::downgrade(self);
-        let line = crate::verbs_import::Line::new(ours, device);
+        let line = crate::device_import::ExporterConnection::new(ours, device);
         Import::new(line, self.service.clone(), self.imported.clone())
     }
 }
 
 /// What a command file of this process shows.
 fn card(client: &Client) -> Card {
-    let (magic, version) = (verbs_import::MAGIC, verbs_import::VERSION);
+    let (magic, version) = (device_import::MAGIC, device_import::VERSION);
     Card { magic, node_guid: client.nic().node_guid, version, reserved: 0 }
 }
 
@@ -110,10 +110,10 @@ pub fn is_command_file(file: BorrowedFd<'_>) -> bool {
 fn shown(file: BorrowedFd<'_>) -> Option<Card> {
     let mut bytes = [0; size_of::<Card>() + 1];
     let length = seqpacket::peek(file, &mut bytes).ok()?;
-    Card::read(bytes.get(..length)?).filter(|card| card.magic == verbs_import::MAGIC)
+    Card::read(bytes.get(..length)?).filter(|card| card.magic == device_import::MAGIC)
 }
 
-impl Drop for Offer {
+impl Drop for ExportOffer {
     fn drop(&mut self) {
         let client = self.client.upgrade().filter(|client| client.is_ours());
         let Some(client) = client else { return };
@@ -125,14 +125,14 @@ impl Drop for Offer {
     }
 }
 
-impl Owner for GrantedPages {
+impl PageOwner for GrantedPages {
     fn with_pages(
         &self,
         pages: &Range<usize>,
         act: &mut dyn FnMut() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.may_grant()?;
-        self.withdraw(|_, extent| extent.overlaps(pages.start, pages.end), Manner::Kindly)?;
+        self.check_may_grant()?;
+        self.withdraw(|_, extent| extent.overlaps(pages.start, pages.end), RevocationMode::Kindly)?;
         let _moving = self.keys.move_pages();
         let granted = self.keys.extents(|_, extent| extent.overlaps(pages.start, pages.end));
         if granted.is_empty() { act() } else { Err(Errno::EAGAIN) }

@@ -9,27 +9,27 @@ const ENDINGS_MAX: usize = 8;
 
 /// The processes that do so; each does one thing at a time, by whatever connection.
 #[derive(Default)]
-pub(super) struct Endings(Mutex<Vec<i32>>);
+pub(super) struct DestroyLimit(Mutex<Vec<i32>>);
 
 /// One does, until this is dropped.
-pub(super) struct Ending {
-    of: Arc<Endings>,
+pub(super) struct DestroyPermit {
+    of: Arc<DestroyLimit>,
     process: i32,
 }
 
-impl Endings {
+impl DestroyLimit {
     /// `None`: not now.
-    pub(super) fn begin(self: &Arc<Self>, process: i32) -> Option<Ending> {
+    pub(super) fn begin(self: &Arc<Self>, process: i32) -> Option<DestroyPermit> {
         let mut now = lock(&self.0);
         if now.len() >= ENDINGS_MAX || now.contains(&process) {
             return None;
         }
         now.push(process);
-        Some(Ending { of: self.clone(), process })
+        Some(DestroyPermit { of: self.clone(), process })
     }
 }
 
-impl Drop for Ending {
+impl Drop for DestroyPermit {
     fn drop(&mut self) {
         lock(&self.of.0).retain(|process| *process != self.process);
     }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn one_of_a_process_and_so_many_in_all() {
-        let endings = Arc::<Endings>::default();
+        let endings = Arc::<DestroyLimit>::default();
         let mut all: Vec<_> = (1..9).map(|process| endings.begin(process).unwrap()).collect();
         assert!(endings.begin(9).is_none() && endings.begin(1).is_none());
         all.pop();

@@ -4,11 +4,11 @@
 //! object is must fit what it hands over, which is verified like all memory (`sys::extent`), and no
 //! key of its takes the place of one of ours.
 
-use super::exporter_connection::{Ends, Line};
+use super::exporter_connection::{EndsWithExporter, ExporterConnection};
 use super::imported_memory::{ImportedMemory, ImportedRegion, pages_of};
-use super::peer_socket_thread::Service;
+use super::peer_socket_thread::PeerSocketThread;
 use omniverb_ring::Window;
-use omniverb_session::verbs_import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::process_state::files_max;
 use omniverb_sys::{Access, Extent, lock};
 use omniverb_terms::{Errno, Rkey};
@@ -25,28 +25,28 @@ const FILES_MAX: usize = 512;
 
 /// How much imports have mapped.
 #[derive(Default)]
-pub(crate) struct Budget(Mutex<(usize, usize)>);
+pub(crate) struct ImportBudget(Mutex<(usize, usize)>);
 
 /// A part of it, given back when it is dropped.
-pub(crate) struct Share {
-    of: Arc<Budget>,
+pub(crate) struct ImportShare {
+    of: Arc<ImportBudget>,
     mappings: usize,
     bytes: usize,
 }
 
-impl Share {
-    fn take(of: &Arc<Budget>, mappings: usize, bytes: usize) -> Option<Share> {
+impl ImportShare {
+    fn take(of: &Arc<ImportBudget>, mappings: usize, bytes: usize) -> Option<ImportShare> {
         let mut taken = lock(&of.0);
         let all = (taken.0 + mappings, taken.1.checked_add(bytes)?);
         if all.0 > MAPPINGS_MAX || all.1 > BYTES_MAX {
             return None;
         }
         *taken = all;
-        Some(Share { of: of.clone(), mappings, bytes })
+        Some(ImportShare { of: of.clone(), mappings, bytes })
     }
 }
 
-impl Drop for Share {
+impl Drop for ImportShare {
     fn drop(&mut self) {
         let mut taken = lock(&self.of.0);
         (taken.0, taken.1) = (taken.0 - self.mappings, taken.1 - self.bytes);
@@ -55,20 +55,20 @@ impl Drop for Share {
 
 /// A device that another process has opened.
 pub struct Import {
-    line: Arc<Line>,
+    line: Arc<ExporterConnection>,
     /// By which it is listened to.
     number: u64,
-    service: Arc<Service>,
-    budget: Arc<Budget>,
+    service: Arc<PeerSocketThread>,
+    budget: Arc<ImportBudget>,
     /// Regions that are here. One is imported at a time.
     regions: Mutex<HashMap<u32, Weak<ImportedRegion>>>,
 }
 
 impl Import {
     pub(crate) fn new(
-        line: Line,
-        service: Arc<Service>,
-        budget: Arc<Budget>,
+        line: ExporterConnection,
+        service: Arc<PeerSocketThread>,
+        budget: Arc<ImportBudget>,
     ) -> Result<Import, Errno> {
         let line = Arc::new(line);
         let number = service.add(line.clone())?;
@@ -76,7 +76,7 @@ impl Import {
     }
 
     fn import(&self, object: u32, handle: u32) -> Result<Notice, Errno> {
-        let ask = Ask { what: verbs_import::IMPORT, object, handle, ..Ask::NONE };
+        let ask = Ask { what: device_import::IMPORT, object, handle, ..Ask::NONE };
         self.line.ask(ask).map(|(answer, _)| answer).inspect_err(|errno| {
             // It may be counted as ours, later.
             if *errno == Errno::ETIMEDOUT {
@@ -90,7 +90,7 @@ impl Import {
     /// # Errors
     /// errno: `ENOENT`, `EIO` or `ETIMEDOUT` without an answer.
     pub fn domain(&self, handle: u32) -> Result<(), Errno> {
-        self.import(verbs_import::DOMAIN, handle).map(drop)
+        self.import(device_import::DOMAIN, handle).map(drop)
     }
 
     /// Imports a region, which is part of this process's device then. `pd`: what this process
@@ -111,14 +111,14 @@ impl Import {
         if let Some(region) = regions.get(&handle).and_then(Weak::upgrade) {
             return Ok(region);
         }
-        self.line.comes(handle);
+        self.line.begin_import(handle);
         let made = self.make_region(handle, pd);
-        let here = made.as_ref().map(|region| -> Weak<dyn Ends> {
+        let here = made.as_ref().map(|region| -> Weak<dyn EndsWithExporter> {
             let known: Weak<ImportedRegion> = Arc::downgrade(region);
             known
         });
         // It may have gone while it came.
-        let there = self.line.has_come(handle, here.ok());
+        let there = self.line.finish_import(handle, here.ok());
         let region = made?;
         if !there {
             return Err(Errno::ENOENT);
@@ -136,20 +136,20 @@ impl Import {
         if device.shared().regions.count() >= device.regions_max() {
             return Err(Errno::ENOMEM);
         }
-        let answer = self.import(verbs_import::REGION, handle)?;
+        let answer = self.import(device_import::REGION, handle)?;
         // From here on the other process counts it as ours.
         let made = || {
             if answer.iova.checked_add(answer.length).is_none() {
                 return Err(Errno::EPROTO);
             }
             let access = ImportedRegion::mapped_for(&answer);
-            let window = self.map(verbs_import::REGION, &answer, access)?;
+            let window = self.map(device_import::REGION, &answer, access)?;
             if answer.rkey != Rkey(0) && !device.shared().regions.is_free(answer.rkey.0) {
                 return Err(Errno::EADDRINUSE);
             }
             ImportedRegion::new(self.line.clone(), &answer, window, pd(answer.pd))
         };
-        made().inspect_err(|_| self.line.leave(verbs_import::REGION, handle))
+        made().inspect_err(|_| self.line.leave(device_import::REGION, handle))
     }
 
     /// Imports device memory.
@@ -157,10 +157,10 @@ impl Import {
     /// # Errors
     /// As [`Self::region`].
     pub fn device_memory(&self, handle: u32) -> Result<ImportedMemory, Errno> {
-        let answer = self.import(verbs_import::DEVICE_MEMORY, handle)?;
-        let window = self.map(verbs_import::DEVICE_MEMORY, &answer, Access::ReadWrite);
+        let answer = self.import(device_import::DEVICE_MEMORY, handle)?;
+        let window = self.map(device_import::DEVICE_MEMORY, &answer, Access::ReadWrite);
         let window =
-            window.inspect_err(|_| self.line.leave(verbs_import::DEVICE_MEMORY, handle))?;
+            window.inspect_err(|_| self.line.leave(device_import::DEVICE_MEMORY, handle))?;
         Ok(ImportedMemory::new(self.line.clone(), &answer, window))
     }
 
@@ -168,9 +168,9 @@ impl Import {
     fn map(&self, object: u32, of: &Notice, access: Access) -> Result<Window, Errno> {
         let bytes = pages_of(of).ok_or(Errno::EPROTO)?;
         let (mut row, mut at) = (Vec::new(), 0);
-        let until = Line::until(bytes.min(BYTES_MAX));
+        let until = ExporterConnection::until(bytes.min(BYTES_MAX));
         while at < bytes {
-            let (handle, what) = (of.handle, verbs_import::PAGES);
+            let (handle, what) = (of.handle, device_import::PAGES);
             let ask = Ask { what, object, handle, at: at as u64, ..Ask::NONE };
             let (answer, file) = self.line.ask_until(ask, until)?;
             let memory = answer.memory;
@@ -182,7 +182,7 @@ impl Import {
                 return Err(Errno::ENOMEM);
             }
         }
-        let share = Share::take(&self.budget, row.len(), bytes).ok_or(Errno::ENOMEM)?;
+        let share = ImportShare::take(&self.budget, row.len(), bytes).ok_or(Errno::ENOMEM)?;
         Extent::map_row(&row, access, share)
             .map_err(|error| crate::memory_from_daemon::errno(&error))
     }
@@ -192,7 +192,7 @@ impl Import {
     /// # Errors
     /// errno: as the verb that does so; `ETIMEDOUT` without an answer.
     pub fn destroy(&self, object: u32, handle: u32) -> Result<(), Errno> {
-        let ask = Ask { what: verbs_import::DESTROY, object, handle, ..Ask::NONE };
+        let ask = Ask { what: device_import::DESTROY, object, handle, ..Ask::NONE };
         match self.line.ask(ask) {
             Err(Errno::EIO) if self.line.is_lost() => Ok(()),
             answer => answer.map(drop),

@@ -16,7 +16,7 @@ const LEAST: usize = 8;
 /// # Errors
 /// It is not Rust.
 pub(crate) fn findings(name: &str, text: &str) -> Result<Vec<String>> {
-    let mut finder = Finder(Vec::new());
+    let mut finder = PhraseFinder(Vec::new());
     finder.visit_file(&syn::parse_file(text).with_context(|| name.to_owned())?);
     Ok(finder.0)
 }
@@ -70,9 +70,9 @@ pub(crate) fn faults(page: &str, text: &str, phrases: &[impl AsRef<str>]) -> Vec
     missing.map(|phrase| format!("{page} does not explain {phrase:?}")).collect()
 }
 
-struct Finder(Vec<String>);
+struct PhraseFinder(Vec<String>);
 
-impl<'ast> Visit<'ast> for Finder {
+impl<'ast> Visit<'ast> for PhraseFinder {
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         if call.method == "note" || call.method == "bad" {
             let text = call.args.first().and_then(literal);

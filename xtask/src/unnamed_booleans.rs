@@ -56,12 +56,12 @@ pub(crate) fn faults(name: &str, text: &str, faults: &mut Vec<String>) -> Result
 }
 
 fn found(text: &str) -> Result<Vec<String>> {
-    let mut finder = Finder(Vec::new());
+    let mut finder = BoolNameFinder(Vec::new());
     finder.visit_file(&syn::parse_file(text)?);
     Ok(finder.0)
 }
 
-struct Finder(Vec<String>);
+struct BoolNameFinder(Vec<String>);
 
 fn is_bool(kind: &syn::Type) -> bool {
     matches!(kind, syn::Type::Path(path) if path.path.is_ident("bool"))
@@ -71,7 +71,7 @@ fn is_seen(visibility: &syn::Visibility) -> bool {
     !matches!(visibility, syn::Visibility::Inherited)
 }
 
-impl Finder {
+impl BoolNameFinder {
     fn function(&mut self, signature: &syn::Signature) {
         let name = signature.ident.to_string();
         for argument in &signature.inputs {
@@ -86,7 +86,7 @@ impl Finder {
     }
 }
 
-impl<'a> Visit<'a> for Finder {
+impl<'a> Visit<'a> for BoolNameFinder {
     fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
         if !item.attrs.iter().any(crate::module_uses::is_for_tests) {
             visit::visit_item_mod(self, item);

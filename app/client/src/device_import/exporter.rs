@@ -4,15 +4,15 @@
 //! all that the context has; but what it says is checked like anything from another process, the
 //! number of importers is limited, and their end is noticed.
 
-use super::concurrent_destroy_limit::Endings;
-use super::exported_pages::{ImportKey, Pages, around};
-use super::outbox::Outbox;
-use super::page_move_budget::{Pace, Purse, timed};
-use super::peer_socket_thread::{Party, Service};
-use crate::spawn_thread::spawn_quietly;
+use super::concurrent_destroy_limit::DestroyLimit;
+use super::exported_pages::{ExportedPages, ImportKey, around};
+use super::page_move_budget::{MoveBudget, ProcessMoveTime, timed};
+use super::peer_socket_thread::{PeerSocket, PeerSocketThread};
+use super::unsent_messages::Outbox;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_device::Region;
-use omniverb_session::verbs_import::{self, Ask, Notice};
-use omniverb_sys::seqpacket::{self, Mode};
+use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::{HashMap, HashSet};
@@ -37,7 +37,7 @@ const RELEASE_ATTEMPTS: u32 = 4;
 const LEFT_UNANSWERED: u32 = 16;
 
 /// What a context has that can be imported, by handles.
-pub trait Exported: Send + Sync {
+pub trait ExportedObjects: Send + Sync {
     /// Whether there is this protection domain.
     fn has_domain(&self, handle: u32) -> bool;
 
@@ -51,7 +51,7 @@ pub trait Exported: Send + Sync {
     /// Device memory: address and length.
     fn device_memory(&self, handle: u32) -> Option<(usize, usize)>;
 
-    /// Destroys an object, [`verbs_import::DOMAIN`] and others.
+    /// Destroys an object, [`device_import::DOMAIN`] and others.
     ///
     /// # Errors
     /// As the verb that does so.
@@ -59,7 +59,7 @@ pub trait Exported: Send + Sync {
 }
 
 /// Has pages that may be moved.
-pub(crate) trait Owner: Send + Sync {
+pub(crate) trait PageOwner: Send + Sync {
     /// Moves some, while no other thread moves any; none of them are granted to peers at that time.
     ///
     /// # Errors
@@ -76,12 +76,12 @@ pub(crate) trait Owner: Send + Sync {
 
 /// What this process gives to importers.
 pub(crate) struct Exporter {
-    service: Arc<Service>,
-    owner: Weak<dyn Owner>,
+    service: Arc<PeerSocketThread>,
+    owner: Weak<dyn PageOwner>,
     importers: Mutex<Importers>,
-    pages: Mutex<Pages>,
-    pace: Pace,
-    endings: Arc<Endings>,
+    pages: Mutex<ExportedPages>,
+    pace: MoveBudget,
+    endings: Arc<DestroyLimit>,
     /// An importer has said that it does not use something.
     seen: Condvar,
     contexts: AtomicU64,
@@ -97,22 +97,22 @@ struct Importers {
 }
 
 /// Where importers of a context come in.
-pub(crate) struct Door {
+pub(crate) struct ExportListener {
     socket: Arc<OwnedFd>,
     exporter: Arc<Exporter>,
-    objects: Weak<dyn Exported>,
+    objects: Weak<dyn ExportedObjects>,
     /// Of the process's contexts, this one.
     context: u64,
 }
 
-impl Door {
+impl ExportListener {
     pub(crate) fn new(
         socket: Arc<OwnedFd>,
         exporter: Arc<Exporter>,
-        objects: Weak<dyn Exported>,
-    ) -> Door {
+        objects: Weak<dyn ExportedObjects>,
+    ) -> ExportListener {
         let context = exporter.contexts.fetch_add(1, Ordering::Relaxed);
-        Door { socket, exporter, objects, context }
+        ExportListener { socket, exporter, objects, context }
     }
 }
 
@@ -121,31 +121,31 @@ pub(crate) struct Importer {
     number: u64,
     socket: OwnedFd,
     exporter: Arc<Exporter>,
-    objects: Weak<dyn Exported>,
+    objects: Weak<dyn ExportedObjects>,
     context: u64,
     outbox: Outbox,
     /// How often it has left something.
     left: AtomicU32,
     /// Whose connection it is, as far as we can tell, and what that may use.
     process: i32,
-    purse: Arc<Purse>,
+    purse: Arc<ProcessMoveTime>,
 }
 
-impl Party for Door {
+impl PeerSocket for ExportListener {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// One at a time: an importer that has gone meanwhile makes room.
     fn hear(&self) -> bool {
-        let mut bytes = [0; verbs_import::BYTES_MAX];
-        match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+        let mut bytes = [0; device_import::BYTES_MAX];
+        match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
             // No process has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
                 let ask = Ask::read(&bytes[..length]);
                 let asks =
-                    ask.is_some_and(|ask| ask.what == verbs_import::OPEN) && files.len() == 1;
+                    ask.is_some_and(|ask| ask.what == device_import::OPEN) && files.len() == 1;
                 // Before anything is done with it: it may be a file of a system that never answers.
                 // What is none of ours is closed here, where no thread waits.
                 let socket = files.pop().filter(|file| asks && seqpacket::is_one(file.as_fd()));
@@ -163,7 +163,7 @@ impl Party for Door {
     }
 }
 
-impl Party for Importer {
+impl PeerSocket for Importer {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -171,21 +171,21 @@ impl Party for Importer {
     fn hear(&self) -> bool {
         for _ in 0..IN_A_ROW {
             if self.outbox.flush(self.socket.as_fd()).is_none() {
-                self.exporter.leaves(self);
+                self.exporter.remove_importer(self);
                 return false;
             }
-            let mut bytes = [0; verbs_import::BYTES_MAX];
-            match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+            let mut bytes = [0; device_import::BYTES_MAX];
+            match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
                     if !ask.is_some_and(|ask| self.take(&ask)) {
-                        self.exporter.leaves(self);
+                        self.exporter.remove_importer(self);
                         return false;
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
                 Err(_) => {
-                    self.exporter.leaves(self);
+                    self.exporter.remove_importer(self);
                     return false;
                 }
             }
@@ -199,7 +199,7 @@ impl Importer {
         number: u64,
         socket: OwnedFd,
         exporter: Arc<Exporter>,
-        objects: Weak<dyn Exported>,
+        objects: Weak<dyn ExportedObjects>,
         context: u64,
     ) -> Importer {
         let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
@@ -213,15 +213,15 @@ impl Importer {
     pub(crate) fn take(&self, ask: &Ask) -> bool {
         let key = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
-            verbs_import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
-            verbs_import::PAGES => self.exporter.pages_for(ask, key, self),
-            verbs_import::DESTROY => return self.destroy(*ask),
-            verbs_import::LEAVE => {
-                self.leaves(key);
+            device_import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
+            device_import::PAGES => self.exporter.pages_for(ask, key, self),
+            device_import::DESTROY => return self.destroy(*ask),
+            device_import::LEAVE => {
+                self.release_object(key);
                 return true;
             }
-            verbs_import::SEEN => {
-                self.exporter.has_seen(self.number, ask.tag);
+            device_import::SEEN => {
+                self.exporter.mark_seen(self.number, ask.tag);
                 return true;
             }
             _ => return false,
@@ -234,7 +234,7 @@ impl Importer {
             answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
         self.send(
-            &Notice { what: verbs_import::ANSWER, tag, object, handle, ..notice },
+            &Notice { what: device_import::ANSWER, tag, object, handle, ..notice },
             file.as_ref(),
         )
     }
@@ -272,14 +272,14 @@ impl Importer {
     }
 
     /// It uses an object no longer.
-    fn leaves(&self, key: ImportKey) {
+    fn release_object(&self, key: ImportKey) {
         if lock(&self.exporter.pages).leave(key) {
             let exporter = &self.exporter;
             let _ = exporter.pace.spend(&self.purse, || exporter.let_go(|of| *of == key));
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // An answer without a question.
-            self.send(&Notice { what: verbs_import::ANSWER, ..Notice::NONE }, None);
+            self.send(&Notice { what: device_import::ANSWER, ..Notice::NONE }, None);
         }
     }
 
@@ -289,17 +289,17 @@ impl Importer {
         // Until it is imported: what ends after this finds that it is.
         let mut pages = lock(&self.exporter.pages);
         let (notice, place) = match ask.object {
-            verbs_import::DOMAIN => {
+            device_import::DOMAIN => {
                 let there = objects.has_domain(ask.handle).then_some(Notice::NONE);
                 return there.ok_or(Errno::ENOENT);
             }
-            verbs_import::REGION => {
+            device_import::REGION => {
                 let (region, rkey) = objects.region(ask.handle)?;
                 let place = (region.memory.address(), region.memory.len());
                 let Region { pd, access, iova, .. } = *region;
                 (Notice { pd, access, rkey, iova, ..Notice::NONE }, place)
             }
-            verbs_import::DEVICE_MEMORY => {
+            device_import::DEVICE_MEMORY => {
                 (Notice::NONE, objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?)
             }
             _ => return Err(Errno::EINVAL),
@@ -315,15 +315,15 @@ impl Importer {
 }
 
 impl Exporter {
-    pub(crate) fn new(service: Arc<Service>, owner: Weak<dyn Owner>) -> Arc<Exporter> {
+    pub(crate) fn new(service: Arc<PeerSocketThread>, owner: Weak<dyn PageOwner>) -> Arc<Exporter> {
         let (importers, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let (contexts, pace, endings) = (AtomicU64::new(0), Pace::default(), Arc::default());
+        let (contexts, pace, endings) = (AtomicU64::new(0), MoveBudget::default(), Arc::default());
         Arc::new(Exporter { service, owner, importers, pages, pace, endings, seen, contexts })
     }
 
     /// Admits an importer. One that is refused finds the end of the socket. If there are too many,
     /// the oldest that has imported nothing goes: its other end may be gone.
-    fn admit(self: &Arc<Self>, socket: OwnedFd, at: &Door) {
+    fn admit(self: &Arc<Self>, socket: OwnedFd, at: &ExportListener) {
         let mut importers = lock(&self.importers);
         if importers.here.len() >= IMPORTERS_MAX {
             let pages = lock(&self.pages);
@@ -345,7 +345,7 @@ impl Exporter {
     }
 
     /// An importer is gone, and has imported nothing any more.
-    pub(crate) fn leaves(&self, importer: &Importer) {
+    pub(crate) fn remove_importer(&self, importer: &Importer) {
         let number = importer.number;
         let mut importers = lock(&self.importers);
         let gone = importers.here.remove(&number);
@@ -373,7 +373,7 @@ impl Exporter {
         lock(&self.pages).is_empty()
     }
 
-    fn has_seen(&self, number: u64, tag: u64) {
+    fn mark_seen(&self, number: u64, tag: u64) {
         lock(&self.importers).unseen.remove(&(number, tag));
         self.seen.notify_all();
     }
@@ -394,7 +394,7 @@ impl Exporter {
             (Notice { memory, ..Notice::NONE }, Some(file))
         };
         // Not what has been destroyed meanwhile: its pages may be something else now.
-        let look = |pages: &Pages| {
+        let look = |pages: &ExportedPages| {
             let bytes = pages.of(&key).ok_or(Errno::ENOENT)?;
             if bytes_now(&*objects, ask)? != bytes {
                 return Err(Errno::ENOENT);
@@ -445,7 +445,7 @@ impl Exporter {
         for (number, object, handle) in &keys {
             importers.latest_tag += 1;
             let (object, handle, tag) = (*object, *handle, importers.latest_tag);
-            let message = Notice { what: verbs_import::GONE, tag, object, handle, ..Notice::NONE };
+            let message = Notice { what: device_import::GONE, tag, object, handle, ..Notice::NONE };
             let Some(importer) = importers.here.get(number).cloned() else { continue };
             if importer.outbox.say(importer.socket.as_fd(), message.bytes()) {
                 importers.unseen.insert((*number, tag));
@@ -477,9 +477,9 @@ impl Exporter {
 }
 
 /// The bytes of an object now.
-fn bytes_now(objects: &dyn Exported, ask: &Ask) -> Result<Range<usize>, Errno> {
+fn bytes_now(objects: &dyn ExportedObjects, ask: &Ask) -> Result<Range<usize>, Errno> {
     let (address, length) = match ask.object {
-        verbs_import::REGION => {
+        device_import::REGION => {
             let (region, _) = objects.region(ask.handle)?;
             (region.memory.address(), region.memory.len())
         }

@@ -15,7 +15,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::export_stubs::{Machine, jump};
-use crate::library_symbols::{Floor, glibc_floor, parse_version};
+use crate::library_symbols::{GlibcFloor, glibc_floor, parse_version};
 use crate::run_program::output;
 
 /// RHEL 8 and Debian 10 have it; so does everything newer.
@@ -62,20 +62,20 @@ fn jumps(library: &Path, machine: Machine) -> Result<String> {
     Ok(out)
 }
 
-fn too_new(floor: &Floor) -> impl Iterator<Item = &str> {
+fn too_new(floor: &GlibcFloor) -> impl Iterator<Item = &str> {
     let newer = floor.symbols.iter().filter(|(version, _)| **version > WANTED);
     newer.flat_map(|(_, names)| names.iter().map(String::as_str))
 }
 
 /// A version of a function.
-struct Version {
+struct SymbolVersion {
     text: String,
     number: (u32, u32),
 }
 
 /// For each function of the installed glibc: its newest version that is old enough.
-fn old_versions() -> Result<BTreeMap<String, Version>> {
-    let mut old: BTreeMap<String, Version> = BTreeMap::new();
+fn old_versions() -> Result<BTreeMap<String, SymbolVersion>> {
+    let mut old: BTreeMap<String, SymbolVersion> = BTreeMap::new();
     for library in ["libc.so.6", "libm.so.6"] {
         let path = output(Command::new("cc").arg(format!("-print-file-name={library}")))?;
         let text = output(Command::new("nm").args(["-D", "--defined-only", path.trim()]))?;
@@ -91,7 +91,7 @@ fn old_versions() -> Result<BTreeMap<String, Version>> {
                 continue;
             }
             if old.get(name).is_none_or(|best| number > best.number) {
-                old.insert(name.to_owned(), Version { text: version.to_owned(), number });
+                old.insert(name.to_owned(), SymbolVersion { text: version.to_owned(), number });
             }
         }
     }

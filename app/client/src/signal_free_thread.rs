@@ -10,10 +10,10 @@ use std::io;
 const STACK_BYTES: usize = 1 << 20;
 
 /// All signals blocked while it lives: a thread started meanwhile takes none of the application's.
-struct Masked(libc::sigset_t);
+struct BlockedSignals(libc::sigset_t);
 
-impl Masked {
-    fn new() -> Masked {
+impl BlockedSignals {
+    fn new() -> BlockedSignals {
         // SAFETY: both sets are plain memory that the calls fill in; blocking signals for a
         // moment has no other effect.
         unsafe {
@@ -21,12 +21,12 @@ impl Masked {
             let mut old = std::mem::zeroed();
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-            Masked(old)
+            BlockedSignals(old)
         }
     }
 }
 
-impl Drop for Masked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: restores the set that `new` saved.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
@@ -35,7 +35,7 @@ impl Drop for Masked {
 
 /// Starts a thread that takes none of the application's signals.
 pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
-    let masked = Masked::new();
+    let masked = BlockedSignals::new();
     let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(work);
     drop(masked);
     spawned.map(drop).map_err(|error| errno_of(&error))

@@ -56,7 +56,8 @@ mod tests {
         assert_eq!(outbox.flush(ours.as_fd()), Some(false), "more than a socket takes");
         for n in all {
             let mut bytes = [0; 4];
-            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking)
+                .unwrap();
             assert_eq!(u32::from_ne_bytes(bytes), n);
             assert!(outbox.flush(ours.as_fd()).is_some());
         }

@@ -7,12 +7,12 @@
 //! over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno_conversion::errno_of;
-use crate::shared_qp::Receivers;
+use crate::shared_qp::SharedQueuePairs;
 use omniverb_device::Domain;
 use omniverb_session::body::{HandOver, HandedOver, OpenQp, QpOpened};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, PlainMessage};
 use omniverb_sys::{EventFd, lock, record_lock};
 use omniverb_terms::{Errno, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,7 +36,7 @@ const ANSWERS_MAX: usize = 1 << 14;
 const END_MAX: Duration = Duration::from_secs(12);
 
 /// A part of the domain of a file.
-pub struct Part {
+pub struct DomainPart {
     /// What the names of the sockets of all parts begin with; their numbers follow.
     pub prefix: String,
     /// Of this one.
@@ -46,7 +46,7 @@ pub struct Part {
     /// The domain's file, in which each process states what it says to others.
     pub file: OwnedFd,
     /// What of this process others may open.
-    pub receivers: Weak<dyn Receivers>,
+    pub receivers: Weak<dyn SharedQueuePairs>,
 }
 
 /// What became of a message.
@@ -72,7 +72,7 @@ pub(crate) enum DomainMessage {
 
 /// What others tell the thread, and wait for of it.
 #[derive(Default)]
-struct Desk {
+struct AttendanceRequests {
     state: Mutex<State>,
     ended: Condvar,
     answered: Condvar,
@@ -93,16 +93,16 @@ struct State {
 /// A part of a domain that this process has, and the thread that hands over for it, while there is
 /// one.
 pub(crate) struct DomainMember {
-    pub(crate) part: Part,
+    pub(crate) part: DomainPart,
     pub(crate) domain: Arc<Domain>,
     news: EventFd,
-    desk: Arc<Desk>,
+    desk: Arc<AttendanceRequests>,
 }
 
 /// A thread is there. To be dropped when it has let go of the place.
-pub(crate) struct Attendance(Arc<Desk>);
+pub(crate) struct AttendanceThread(Arc<AttendanceRequests>);
 
-impl Drop for Attendance {
+impl Drop for AttendanceThread {
     fn drop(&mut self) {
         lock(&self.0.state).running = false;
         self.0.ended.notify_all();
@@ -110,7 +110,7 @@ impl Drop for Attendance {
 }
 
 impl DomainMember {
-    pub(crate) fn new(part: Part, domain: &Arc<Domain>) -> Result<Arc<DomainMember>, Errno> {
+    pub(crate) fn new(part: DomainPart, domain: &Arc<Domain>) -> Result<Arc<DomainMember>, Errno> {
         // Before Linux 6.16 it cannot be told; then the thread may have to wait for what is behind
         // a descriptor that was sent.
         let _ = unsolicited_fds::refuse(part.socket.as_fd());
@@ -122,7 +122,7 @@ impl DomainMember {
     /// Has a thread there, started by `start`.
     pub(crate) fn serve(
         self: &Arc<DomainMember>,
-        start: impl FnOnce(Arc<DomainMember>, Attendance) -> Result<(), Errno>,
+        start: impl FnOnce(Arc<DomainMember>, AttendanceThread) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         {
             let mut state = lock(&self.desk.state);
@@ -131,7 +131,7 @@ impl DomainMember {
             }
             state.running = true;
         }
-        start(self.clone(), Attendance(self.desk.clone()))
+        start(self.clone(), AttendanceThread(self.desk.clone()))
     }
 
     /// A queue pair looks for the way to another part.
@@ -251,11 +251,11 @@ impl DomainMember {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..AT_ONCE {
             match unsolicited_fds::receive_from(self.part.socket.as_fd(), &mut bytes) {
-                Ok((Plain::Message(length), from)) => {
+                Ok((PlainMessage::Message(length), from)) => {
                     let from = from.and_then(|from| self.part_at(from));
                     heard.extend(from.and_then(|from| understood(&bytes[..length], from)));
                 }
-                Ok((Plain::Descriptors, _)) => {
+                Ok((PlainMessage::Descriptors, _)) => {
                     let _ = recv(&self.part.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
@@ -330,8 +330,8 @@ mod tests {
         let name = format!("{prefix}{number}");
         bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
         let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
-        let receivers = Weak::<crate::testing::hostile_opener::Nobody>::new();
-        let part = Part { prefix: prefix.into(), number, socket, file, receivers };
+        let receivers = Weak::<crate::testing::hostile_opener::NoSharedQueuePairs>::new();
+        let part = DomainPart { prefix: prefix.into(), number, socket, file, receivers };
         DomainMember::new(part, &Domain::part(number)).unwrap()
     }
 

@@ -1,12 +1,12 @@
 //! Tests imports with more than one importer, or connection.
 
-use super::exporter::{Door, Exported, Exporter, Importer, Owner};
+use super::exporter::{ExportListener, ExportedObjects, Exporter, Importer, PageOwner};
 use super::page_move_budget::{now, pass};
-use super::peer_socket_thread::Service;
+use super::peer_socket_thread::PeerSocketThread;
 use crate::testing::hostile_importer::Ready;
 use omniverb_device::Region;
-use omniverb_session::verbs_import::{self, Ask, Notice};
-use omniverb_sys::seqpacket::{self, Mode};
+use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_terms::{Errno, Rkey};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ struct Process {
     exporter: Mutex<Weak<Exporter>>,
 }
 
-impl Exported for Process {
+impl ExportedObjects for Process {
     fn has_domain(&self, _: u32) -> bool {
         false
     }
@@ -39,13 +39,13 @@ impl Exported for Process {
 }
 
 fn say(to: &OwnedFd, what: u32, tag: u64) {
-    let ask = Ask { what, object: verbs_import::DEVICE_MEMORY, handle: 1, tag, ..Ask::NONE };
+    let ask = Ask { what, object: device_import::DEVICE_MEMORY, handle: 1, tag, ..Ask::NONE };
     seqpacket::try_send(to.as_fd(), ask.bytes(), &[]).unwrap();
 }
 
 fn hear(from: &OwnedFd) -> Notice {
-    let mut bytes = [0; verbs_import::BYTES_MAX];
-    let (length, _) = seqpacket::receive(from.as_fd(), &mut bytes, Mode::Blocking).unwrap();
+    let mut bytes = [0; device_import::BYTES_MAX];
+    let (length, _) = seqpacket::receive(from.as_fd(), &mut bytes, BlockingMode::Blocking).unwrap();
     Notice::read(&bytes[..length]).unwrap()
 }
 
@@ -53,35 +53,35 @@ fn hear(from: &OwnedFd) -> Notice {
 fn destruction_waits_for_the_other_importers() {
     let process = Arc::new(Process::default());
     let objects: Weak<Process> = Arc::downgrade(&process);
-    let service = Arc::<Service>::default();
+    let service = Arc::<PeerSocketThread>::default();
     let exporter = Exporter::new(service.clone(), Ready::the_one());
     *process.exporter.lock().unwrap() = Arc::downgrade(&exporter);
     let (file, door) = seqpacket::pair().unwrap();
-    service.add(Arc::new(Door::new(Arc::new(door), exporter, objects))).unwrap();
+    service.add(Arc::new(ExportListener::new(Arc::new(door), exporter, objects))).unwrap();
     let opened = || {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        let open = Ask { what: verbs_import::OPEN, ..Ask::NONE };
+        let open = Ask { what: device_import::OPEN, ..Ask::NONE };
         seqpacket::try_send(file.as_fd(), open.bytes(), &[theirs.as_fd()]).unwrap();
         ours
     };
     let importers = [(); 2].map(|()| {
         let ours = opened();
-        say(&ours, verbs_import::IMPORT, 1);
+        say(&ours, device_import::IMPORT, 1);
         assert_eq!(hear(&ours).errno, Errno::NONE);
         ours
     });
     let [one, other] = &importers;
-    say(one, verbs_import::DESTROY, 2);
+    say(one, device_import::DESTROY, 2);
     let [gone, gone_here] = [other, one].map(hear);
-    assert_eq!([gone.what, gone_here.what], [verbs_import::GONE; 2]);
-    say(one, verbs_import::SEEN, gone_here.tag);
+    assert_eq!([gone.what, gone_here.what], [device_import::GONE; 2]);
+    say(one, device_import::SEEN, gone_here.tag);
     // One of a process's questions at a time; this answer comes before that to the first one.
     for another in [one, &opened()] {
-        say(another, verbs_import::DESTROY, 3);
+        say(another, device_import::DESTROY, 3);
         let answer = hear(another);
         assert_eq!((answer.tag, answer.errno), (3, Errno::EAGAIN), "the other has not seen it");
     }
-    say(other, verbs_import::SEEN, gone.tag);
+    say(other, device_import::SEEN, gone.tag);
     let answer = hear(one);
     assert_eq!((answer.tag, answer.errno), (2, Errno::NONE));
 }
@@ -89,20 +89,20 @@ fn destruction_waits_for_the_other_importers() {
 const SECOND: u64 = 1_000_000_000;
 
 /// Has device memory that takes a second to move, and as long to move back.
-struct Slow {
+struct SlowOwner {
     memory: &'static [u8],
     out: AtomicBool,
     moved: AtomicU64,
 }
 
-impl Slow {
+impl SlowOwner {
     fn moves(&self) {
         pass(SECOND);
         self.moved.fetch_add(SECOND, Ordering::Relaxed);
     }
 }
 
-impl Owner for Slow {
+impl PageOwner for SlowOwner {
     fn with_pages(
         &self,
         _: &Range<usize>,
@@ -121,7 +121,7 @@ impl Owner for Slow {
     }
 }
 
-impl Exported for Slow {
+impl ExportedObjects for SlowOwner {
     fn has_domain(&self, _: u32) -> bool {
         false
     }
@@ -142,16 +142,16 @@ impl Exported for Slow {
 #[test]
 fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
     let (out, moved) = (AtomicBool::new(false), AtomicU64::new(0));
-    let process = Arc::new(Slow { memory: Vec::leak(vec![7; 1 << 20]), out, moved });
-    let owner: Weak<Slow> = Arc::downgrade(&process);
-    let exporter = Exporter::new(Arc::<Service>::default(), owner.clone());
+    let process = Arc::new(SlowOwner { memory: Vec::leak(vec![7; 1 << 20]), out, moved });
+    let owner: Weak<SlowOwner> = Arc::downgrade(&process);
+    let exporter = Exporter::new(Arc::<PeerSocketThread>::default(), owner.clone());
     let (mut number, mut refused) = (0, 0);
     while now() < 200 * SECOND {
         let (theirs, ours) = seqpacket::pair().unwrap();
         number += 1;
         let importer = Importer::new(number, ours, exporter.clone(), owner.clone(), 1);
-        for what in [verbs_import::IMPORT, verbs_import::PAGES] {
-            let ask = Ask { what, object: verbs_import::DEVICE_MEMORY, handle: 1, ..Ask::NONE };
+        for what in [device_import::IMPORT, device_import::PAGES] {
+            let ask = Ask { what, object: device_import::DEVICE_MEMORY, handle: 1, ..Ask::NONE };
             assert!(importer.take(&ask));
         }
         assert_eq!(hear(&theirs).errno, Errno::NONE);
@@ -159,7 +159,7 @@ fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
             refused += 1;
             pass(SECOND / 4);
         }
-        exporter.leaves(&importer);
+        exporter.remove_importer(&importer);
     }
     let moved = process.moved.load(Ordering::Relaxed) / SECOND;
     assert!(refused > 0 && (100..115).contains(&moved), "{moved} s, refused {refused} times");

@@ -1,11 +1,11 @@
 //! What leads from a process that imports a device to the one that has opened it: questions and
 //! their answers, and what it says by itself. It may be slow, or dead: a question has an end.
 
-use super::outbox::Outbox;
-use super::peer_socket_thread::Party;
+use super::peer_socket_thread::PeerSocket;
+use super::unsent_messages::Outbox;
 use omniverb_device::Shared;
-use omniverb_session::verbs_import::{self, Ask, Notice};
-use omniverb_sys::seqpacket::{self, Mode};
+use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
@@ -33,27 +33,27 @@ pub(crate) trait Device: Send + Sync {
 }
 
 /// What is over when the other process says so.
-pub(crate) trait Ends: Send + Sync {
+pub(crate) trait EndsWithExporter: Send + Sync {
     /// No thread uses it any more when this returns.
     fn end(&self);
 }
 
 /// What leads to the other process.
-pub(crate) struct Line {
+pub(crate) struct ExporterConnection {
     socket: OwnedFd,
     pub(crate) device: Weak<dyn Device>,
     /// One question at a time.
     asking: Mutex<()>,
-    answer: Mutex<Answer>,
+    answer: Mutex<PendingAnswer>,
     change: Condvar,
     outbox: Outbox,
-    regions: Mutex<Regions>,
+    regions: Mutex<ImportedRegions>,
     /// The owner is gone.
     lost: AtomicBool,
 }
 
 #[derive(Default)]
-struct Answer {
+struct PendingAnswer {
     tag: u64,
     /// The question is one for pages: an answer without an error has to bring their file.
     has_file: bool,
@@ -61,28 +61,29 @@ struct Answer {
 }
 
 #[derive(Default)]
-struct Regions {
-    here: HashMap<u32, Weak<dyn Ends>>,
+struct ImportedRegions {
+    here: HashMap<u32, Weak<dyn EndsWithExporter>>,
     /// The one that is being imported, and whether it has gone meanwhile.
     coming: Option<(u32, bool)>,
 }
 
-impl Party for Line {
+impl PeerSocket for ExporterConnection {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     fn hear(&self) -> bool {
-        let mut bytes = [0; verbs_import::BYTES_MAX];
-        let goes_on = match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
-            Ok((length, files)) => {
-                self.take(Notice::read(&bytes[..length]), files)
-                    && self.outbox.flush(self.socket.as_fd()).is_some()
-            }
-            // No room for a descriptor that came along: the question has no answer.
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => true,
-            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
-        };
+        let mut bytes = [0; device_import::BYTES_MAX];
+        let goes_on =
+            match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
+                Ok((length, files)) => {
+                    self.take(Notice::read(&bytes[..length]), files)
+                        && self.outbox.flush(self.socket.as_fd()).is_some()
+                }
+                // No room for a descriptor that came along: the question has no answer.
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => true,
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            };
         if goes_on {
             return true;
         }
@@ -93,9 +94,9 @@ impl Party for Line {
     }
 }
 
-impl Line {
-    pub(crate) fn new(socket: OwnedFd, device: Weak<dyn Device>) -> Line {
-        Line {
+impl ExporterConnection {
+    pub(crate) fn new(socket: OwnedFd, device: Weak<dyn Device>) -> ExporterConnection {
+        ExporterConnection {
             socket,
             device,
             asking: Mutex::default(),
@@ -111,7 +112,7 @@ impl Line {
     pub(crate) fn take(&self, notice: Option<Notice>, files: Vec<OwnedFd>) -> bool {
         let Some(notice) = notice else { return false };
         match notice.what {
-            verbs_import::ANSWER => {
+            device_import::ANSWER => {
                 // What is no memory file is closed here: that may never end, and no other thread is
                 // to wait for it.
                 let is_asked_for = lock(&self.answer).has_file && notice.errno == Errno::NONE;
@@ -126,18 +127,18 @@ impl Line {
                 }
                 true
             }
-            verbs_import::GONE => {
-                if notice.object == verbs_import::REGION {
-                    self.has_gone(notice.handle);
+            device_import::GONE => {
+                if notice.object == device_import::REGION {
+                    self.end_region(notice.handle);
                 }
                 let Notice { tag, object, handle, .. } = notice;
-                self.say(&Ask { what: verbs_import::SEEN, object, handle, tag, ..Ask::NONE })
+                self.say(&Ask { what: device_import::SEEN, object, handle, tag, ..Ask::NONE })
             }
             _ => false,
         }
     }
 
-    fn has_gone(&self, handle: u32) {
+    fn end_region(&self, handle: u32) {
         let mut regions = lock(&self.regions);
         if let Some((_, gone)) = regions.coming.as_mut().filter(|(coming, _)| *coming == handle) {
             *gone = true;
@@ -150,12 +151,16 @@ impl Line {
     }
 
     /// This region is about to be here.
-    pub(crate) fn comes(&self, handle: u32) {
+    pub(crate) fn begin_import(&self, handle: u32) {
         lock(&self.regions).coming = Some((handle, false));
     }
 
     /// It is, if there is something; whether it has not gone meanwhile.
-    pub(crate) fn has_come(&self, handle: u32, region: Option<Weak<dyn Ends>>) -> bool {
+    pub(crate) fn finish_import(
+        &self,
+        handle: u32,
+        region: Option<Weak<dyn EndsWithExporter>>,
+    ) -> bool {
         let mut regions = lock(&self.regions);
         let gone = regions.coming.take().is_some_and(|(_, gone)| gone);
         if let (Some(region), false) = (region, gone) {
@@ -169,7 +174,7 @@ impl Line {
     pub(crate) fn leave(&self, object: u32, handle: u32) {
         // A forked child has the parent's socket, and nothing to say on it.
         if self.device.upgrade().is_some_and(|device| device.is_ours()) {
-            self.say(&Ask { what: verbs_import::LEAVE, object, handle, ..Ask::NONE });
+            self.say(&Ask { what: device_import::LEAVE, object, handle, ..Ask::NONE });
         }
     }
 
@@ -198,7 +203,7 @@ impl Line {
 
     /// Asks, again if that was not possible just now.
     pub(crate) fn ask(&self, ask: Ask) -> Result<(Notice, Option<OwnedFd>), Errno> {
-        self.ask_until(ask, Line::until(0))
+        self.ask_until(ask, ExporterConnection::until(0))
     }
 
     /// When the other process has had long enough for something of so many bytes.
@@ -226,7 +231,7 @@ impl Line {
         let mut answer = lock(&self.answer);
         answer.tag += 1;
         answer.came = None;
-        answer.has_file = ask.what == verbs_import::PAGES;
+        answer.has_file = ask.what == device_import::PAGES;
         if self.is_lost() {
             return Err(Errno::EIO);
         }

@@ -1,10 +1,10 @@
 //! What a process has of another's objects: their memory, mapped here, and a region on it.
 
-use super::exporter_connection::{Ends, Line};
+use super::exporter_connection::{EndsWithExporter, ExporterConnection};
 use omniverb_device::memory_region::NO_RKEY;
 use omniverb_device::{Region, RegionKind, access};
 use omniverb_ring::Window;
-use omniverb_session::verbs_import::{self, Notice};
+use omniverb_session::device_import::{self, Notice};
 use omniverb_sys::{Access, clock};
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct ImportedRegion {
     pub rkey: Rkey,
     /// What the other process calls it.
     pub handle: u32,
-    line: Arc<Line>,
+    line: Arc<ExporterConnection>,
     ended: AtomicBool,
     /// Lives as long as a thread may use the region.
     _memory: Window,
@@ -34,7 +34,7 @@ pub struct ImportedMemory {
     /// What the other process calls it.
     pub handle: u32,
     begin: usize,
-    line: Arc<Line>,
+    line: Arc<ExporterConnection>,
     memory: Window,
 }
 
@@ -65,7 +65,7 @@ impl ImportedRegion {
 
     /// Makes it part of the device. The window is as long as [`pages_of`] says.
     pub(crate) fn new(
-        line: Arc<Line>,
+        line: Arc<ExporterConnection>,
         answer: &Notice,
         window: Window,
         pd: u32,
@@ -117,7 +117,7 @@ impl ImportedRegion {
     }
 }
 
-impl Ends for ImportedRegion {
+impl EndsWithExporter for ImportedRegion {
     fn end(&self) {
         let Some(device) = self.line.device.upgrade().filter(|device| device.is_ours()) else {
             return;
@@ -136,13 +136,17 @@ impl Drop for ImportedRegion {
         // What the other process has ended it does not count as ours.
         if !self.has_ended() {
             self.end();
-            self.line.leave(verbs_import::REGION, self.handle);
+            self.line.leave(device_import::REGION, self.handle);
         }
     }
 }
 
 impl ImportedMemory {
-    pub(crate) fn new(line: Arc<Line>, answer: &Notice, memory: Window) -> ImportedMemory {
+    pub(crate) fn new(
+        line: Arc<ExporterConnection>,
+        answer: &Notice,
+        memory: Window,
+    ) -> ImportedMemory {
         let (begin, length) = (answer.begin as usize, answer.length as usize);
         ImportedMemory { length, handle: answer.handle, begin, line, memory }
     }
@@ -155,7 +159,7 @@ impl ImportedMemory {
 
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
-        self.line.leave(verbs_import::DEVICE_MEMORY, self.handle);
+        self.line.leave(device_import::DEVICE_MEMORY, self.handle);
     }
 }
 

@@ -3,7 +3,7 @@
 //! (a file of FUSE), and then nothing hangs but imports.
 
 use crate::errno_conversion::errno_of;
-use crate::spawn_thread::spawn_quietly;
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_sys::epoll::Poller;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -18,7 +18,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A peer that is listened to.
-pub(crate) trait Party: Send + Sync {
+pub(crate) trait PeerSocket: Send + Sync {
     /// What the thread waits at: one of its own for each party, open as long as the party is.
     fn socket(&self) -> BorrowedFd<'_>;
     /// There is something in the socket, or its end. Says whether to listen on.
@@ -27,7 +27,7 @@ pub(crate) trait Party: Send + Sync {
 
 /// All peers that are listened to.
 #[derive(Default)]
-pub(crate) struct Service {
+pub(crate) struct PeerSocketThread {
     running: OnceLock<ThreadId>,
     state: Mutex<State>,
     /// A peer was heard for whose end a thread waits.
@@ -38,17 +38,17 @@ pub(crate) struct Service {
 struct State {
     poller: Option<Arc<Poller>>,
     latest: u64,
-    parties: HashMap<u64, Arc<dyn Party>>,
+    parties: HashMap<u64, Arc<dyn PeerSocket>>,
     /// The peer that is being heard.
     hearing: Option<u64>,
 }
 
-impl Service {
+impl PeerSocketThread {
     /// Listens to a peer; the number to end that by.
     ///
     /// # Errors
     /// errno: no descriptors or threads are left.
-    pub(crate) fn add(self: &Arc<Self>, party: Arc<dyn Party>) -> Result<u64, Errno> {
+    pub(crate) fn add(self: &Arc<Self>, party: Arc<dyn PeerSocket>) -> Result<u64, Errno> {
         let mut state = lock(&self.state);
         let poller = self.started(&mut state)?;
         state.latest += 1;
@@ -89,7 +89,7 @@ impl Service {
         Ok(poller)
     }
 
-    fn enter(&self, number: u64) -> Option<Arc<dyn Party>> {
+    fn enter(&self, number: u64) -> Option<Arc<dyn PeerSocket>> {
         let mut state = lock(&self.state);
         let party = state.parties.get(&number).cloned()?;
         state.hearing = Some(number);

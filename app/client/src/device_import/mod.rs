@@ -15,18 +15,18 @@ mod exporter;
 mod exporter_connection;
 mod imported_memory;
 mod importer;
-mod outbox;
 mod page_move_budget;
 mod peer_socket_thread;
 #[cfg(test)]
 mod tests;
+mod unsent_messages;
 
-pub use exporter::Exported;
+pub use exporter::ExportedObjects;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use exporter::Importer;
-pub(crate) use exporter::{Door, Exporter, Owner};
-pub(crate) use exporter_connection::{Device, Line};
+pub(crate) use exporter::{ExportListener, Exporter, PageOwner};
+pub(crate) use exporter_connection::{Device, ExporterConnection};
 pub use imported_memory::{ImportedMemory, ImportedRegion};
-pub(crate) use importer::Budget;
 pub use importer::Import;
-pub(crate) use peer_socket_thread::{Party, Service};
+pub(crate) use importer::ImportBudget;
+pub(crate) use peer_socket_thread::{PeerSocket, PeerSocketThread};

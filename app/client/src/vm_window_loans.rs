@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Tells the daemon of a piece, and how often this process was told of it.
-type Tell = Box<dyn Fn(body::Extent, u32) + Send + Sync>;
+type LoanReport = Box<dyn Fn(body::Extent, u32) + Send + Sync>;
 
 /// What is to be said of an extent when this process has let go of it: what was said of it; `None`:
 /// nothing, it is in a file of its own.
@@ -29,11 +29,11 @@ pub(crate) struct WindowLoan {
     piece: body::Extent,
     /// How often this process was told of it, for this mapping.
     times: AtomicU32,
-    tell: Tell,
+    tell: LoanReport,
 }
 
 impl WindowLoan {
-    pub(crate) fn new(piece: body::Extent, tell: Tell) -> Arc<WindowLoan> {
+    pub(crate) fn new(piece: body::Extent, tell: LoanReport) -> Arc<WindowLoan> {
         Arc::new(WindowLoan { piece, times: AtomicU32::new(0), tell })
     }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::export_stubs::Machine;
 use crate::run_program::{cargo, replace, root, run as execute, target_directory};
-use crate::{glibc, libraries, library_symbols};
+use crate::{glibc_version, libraries, library_symbols};
 
 pub(crate) const SONAME: &str = "libomniverb_sockets.so";
 const PACKAGE: &str = "omniverb_sockets";
@@ -25,7 +25,7 @@ const OWN: [&str; 2] = ["omniverb_sockets_describe", "omniverb_sockets_keep"];
 /// The whole table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Names {
+pub(crate) struct PreloadNames {
     pub pass: Vec<String>,
     /// A function of ours, and the names before which it looks.
     pub look: BTreeMap<String, Vec<String>>,
@@ -36,7 +36,7 @@ pub(crate) struct Names {
     pub hidden: BTreeMap<String, Vec<String>>,
 }
 
-impl Names {
+impl PreloadNames {
     pub(crate) fn read() -> Result<Self> {
         let path = root().join(TABLE);
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -68,7 +68,7 @@ pub(crate) fn build() -> Result<()> {
         println!("no dist/lib/{SONAME}: its entry points are for x86-64 only");
         return Ok(());
     }
-    let names = Names::read()?;
+    let names = PreloadNames::read()?;
     // Always as it is shipped: what unwinds through it must find no frames that stop it.
     execute(cargo().args(["build", "-p", PACKAGE, "--lib", "--profile", "shim"]))?;
     let target = target_directory()?;
@@ -78,12 +78,12 @@ pub(crate) fn build() -> Result<()> {
     let (linked, jumps) = (work.join(SONAME), work.join("glibc.S"));
     std::fs::write(work.join("library.map"), script(&names))?;
     std::fs::write(work.join("entries.S"), entries(&names))?;
-    glibc::link_with_jumps(&linked, &jumps, || link(&work, &archive))?;
+    glibc_version::link_with_jumps(&linked, &jumps, || link(&work, &archive))?;
     let folder = libraries::folder();
     std::fs::create_dir_all(&folder)?;
     replace(&linked, &folder.join(SONAME))?;
-    if library_symbols::glibc_floor(&linked)?.newest > glibc::WANTED {
-        bail!("{SONAME} needs a newer glibc than {:?}", glibc::WANTED);
+    if library_symbols::glibc_floor(&linked)?.newest > glibc_version::WANTED {
+        bail!("{SONAME} needs a newer glibc than {:?}", glibc_version::WANTED);
     }
     libraries::report(SONAME)
 }
@@ -99,11 +99,11 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
     cc.args(["-Wl,-z,noexecstack", "-Wl,--gc-sections"]);
     cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
-    cc.args(glibc::LIBRARIES);
+    cc.args(glibc_version::LIBRARIES);
     execute(&mut cc)
 }
 
-fn script(names: &Names) -> String {
+fn script(names: &PreloadNames) -> String {
     let mut out = String::from("/* Made from names.toml. */\n{\n  global:\n");
     names.interposed().chain(OWN).for_each(|name| _ = writeln!(out, "    {name};"));
     out.push_str("  local: *;\n};\n");
@@ -159,7 +159,7 @@ fn head() -> String {
 }
 
 /// The assembly file.
-fn entries(names: &Names) -> String {
+fn entries(names: &PreloadNames) -> String {
     let mut out = head();
     for name in &names.pass {
         let body = format!("    jmp *ov_next_{name}(%rip)\n");

@@ -29,7 +29,7 @@ pub(crate) type Object = (u32, u32);
 pub(crate) type ImportKey = (u64, u32, u32);
 
 /// Pages that are on a file.
-pub(crate) struct Part {
+pub(crate) struct MovedPart {
     pages: AdoptedPages,
     file: FileId,
     /// What they were moved for.
@@ -41,7 +41,7 @@ pub(crate) struct Part {
 }
 
 /// An object that an importer has.
-struct Imported {
+struct ImportedObject {
     bytes: Range<usize>,
     context: u64,
     /// How often it has imported it.
@@ -51,13 +51,13 @@ struct Imported {
 /// What of this process's memory importers have mapped, or are about to: one table for all
 /// contexts.
 #[derive(Default)]
-pub(crate) struct Pages {
+pub(crate) struct ExportedPages {
     /// In no order; none overlap.
-    parts: Vec<Part>,
-    imported: HashMap<ImportKey, Imported>,
+    parts: Vec<MovedPart>,
+    imported: HashMap<ImportKey, ImportedObject>,
 }
 
-impl Imported {
+impl ImportedObject {
     /// The whole pages around its bytes; none, if there are no such pages.
     fn range(&self) -> Range<usize> {
         around(self.bytes.start, self.bytes.len()).unwrap_or(0..0)
@@ -72,7 +72,7 @@ fn is_within(inner: &Range<usize>, outer: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-impl Part {
+impl MovedPart {
     fn range(&self) -> Range<usize> {
         let start = self.pages.page_start();
         start..start + self.pages.page_length()
@@ -96,10 +96,11 @@ pub(crate) fn around(address: usize, length: usize) -> Option<Range<usize>> {
     Some(address - address % page..end)
 }
 
-impl Pages {
+impl ExportedPages {
     /// An object of these bytes, not none, has been imported once more.
     pub(crate) fn import(&mut self, by: ImportKey, bytes: Range<usize>, context: u64) {
-        let import = self.imported.entry(by).or_insert(Imported { bytes: 0..0, context, times: 0 });
+        let import =
+            self.imported.entry(by).or_insert(ImportedObject { bytes: 0..0, context, times: 0 });
         (import.bytes, import.context) = (bytes, context);
         import.times = import.times.saturating_add(1);
     }
@@ -173,7 +174,7 @@ impl Pages {
             let start = address - (address - first) % PART_BYTES;
             (start, last.min(start.saturating_add(PART_BYTES)))
         };
-        let ranges = || self.parts.iter().map(Part::range);
+        let ranges = || self.parts.iter().map(MovedPart::range);
         let before = ranges().map(|range| range.end).filter(|end| *end <= address).max();
         let behind = ranges().map(|range| range.start).filter(|start| *start > address).min();
         before.map_or(start, |at| at.max(start))..behind.map_or(end, |at| at.min(end))
@@ -199,7 +200,7 @@ impl Pages {
             .map_err(|errno| if errno == Errno::EBUSY { Errno::EAGAIN } else { errno })?;
         let file = Extent::new(pages.memfd(), 0, 0).file_id();
         let file = file.map_err(|error| crate::errno_conversion::errno_of(&error))?;
-        self.parts.push(Part { pages, file, of, context, ends: false });
+        self.parts.push(MovedPart { pages, file, of, context, ends: false });
         Ok(())
     }
 
@@ -238,14 +239,14 @@ impl Pages {
         self.imported.retain(|key, _| !which(key));
         let is_needed =
             |range: &Range<usize>| self.imported.values().any(|of| overlap(&of.range(), range));
-        let is_free = |part: &mut Part| part.ends || !is_needed(&part.range());
-        let free: Vec<Part> = self.parts.extract_if(.., is_free).collect();
+        let is_free = |part: &mut MovedPart| part.ends || !is_needed(&part.range());
+        let free: Vec<MovedPart> = self.parts.extract_if(.., is_free).collect();
         let mut outcome = Ok(());
-        for Part { pages, file, of, context, .. } in free {
+        for MovedPart { pages, file, of, context, .. } in free {
             if let Err(failed) = pages.release() {
                 outcome = Err(crate::errno_conversion::from_raw(failed.error.errno()));
                 let pages = failed.pages;
-                self.parts.push(Part { pages, file, of, context, ends: true });
+                self.parts.push(MovedPart { pages, file, of, context, ends: true });
             }
         }
         outcome
@@ -274,7 +275,7 @@ mod tests {
     fn objects_share_the_page_that_they_have_in_common_and_no_other() {
         let bytes = memory(8);
         let start = first_page(&bytes);
-        let mut pages = Pages::default();
+        let mut pages = ExportedPages::default();
         let (one, other) = ((1, 2, 7), (2, 2, 8));
         let first = start + 100..start + 2 * PAGE + 100;
         let second = start + 2 * PAGE + 2000..start + 5 * PAGE + 2000;
@@ -317,7 +318,7 @@ mod tests {
         let start = first_page(&bytes);
         let whole = start..start + 8 * PAGE;
         let inner = start + PAGE + 8..start + 2 * PAGE;
-        let mut pages = Pages::default();
+        let mut pages = ExportedPages::default();
         let (one, other) = ((1, 2, 7), (2, 2, 8));
         pages.import(one, whole.clone(), 1);
         pages.move_out(pages.gap(start, &whole), (2, 7), 1).unwrap();
@@ -348,7 +349,7 @@ mod tests {
 
     #[test]
     fn what_is_no_memory_of_the_processs_own_is_not_moved() {
-        let mut pages = Pages::default();
+        let mut pages = ExportedPages::default();
         assert!(pages.move_out(PAGE..2 * PAGE, (2, 1), 1).is_err());
         let code = around(first_page as fn(&[u64]) -> usize as usize, 16).unwrap();
         assert_eq!(pages.move_out(code, (2, 1), 1), Err(Errno::EOPNOTSUPP));

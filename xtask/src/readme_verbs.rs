@@ -3,7 +3,7 @@
 //! A symbol table's `words` have what the README calls a feature, and verbs of it. A feature of
 //! which all verbs work is not in the right column, and one of which none does is.
 
-use crate::symbol_tables::{Status, Table};
+use crate::symbol_tables::{Table, VerbStatus};
 
 /// The heading of the README's table.
 const HEADING: &str = "| works | not yet |";
@@ -13,11 +13,12 @@ pub(crate) fn faults(readme: &str, table: &Table) -> Vec<String> {
     let [works, missing] = columns(readme);
     let mut found = Vec::new();
     for (word, verbs) in &table.words {
-        let statuses: Vec<Option<Status>> = verbs.iter().map(|verb| table.status(verb)).collect();
+        let statuses: Vec<Option<VerbStatus>> =
+            verbs.iter().map(|verb| table.status(verb)).collect();
         for (verb, _) in verbs.iter().zip(&statuses).filter(|(_, status)| status.is_none()) {
             found.push(format!("symbols.toml: {word}: there is no {verb}"));
         }
-        let is_missing = |status: &Option<Status>| *status == Some(Status::Unsupported);
+        let is_missing = |status: &Option<VerbStatus>| *status == Some(VerbStatus::Unsupported);
         let (all, none) = (statuses.iter().all(is_missing), !statuses.iter().any(is_missing));
         if none && missing.contains(word) {
             found.push(format!("README.md: {word} work, and are said not to"));

@@ -4,8 +4,8 @@
 //! data path goes on meanwhile. The thread is started when there is something to do and ends when
 //! there was nothing for a second.
 
-use crate::pending_datagram_links::{LinkRequests, Reply};
-use crate::spawn_thread::spawn_quietly;
+use crate::pending_datagram_links::{LinkReply, LinkRequests};
+use crate::signal_free_thread::spawn_quietly;
 use omniverb_device::AsyncEvent;
 use omniverb_device::send_work_request::Destination;
 use omniverb_sys::clock;
@@ -24,7 +24,7 @@ const ATTACH_PAUSE_MAX: u64 = 10_000_000_000;
 
 /// Something to call the daemon for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum DeferredCall {
     /// Mappings of a peer's region are wanted.
     Grant {
         /// Our queue pair, which would use them.
@@ -66,7 +66,7 @@ pub(crate) enum Call {
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum CallOutcome {
     /// It is done, or cannot be.
     Done,
     /// It is to be made once more.
@@ -79,14 +79,14 @@ pub(crate) enum Made {
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Makes a call, which may take until its limit. Datagram links are [asked
     /// for](Self::ask_for_link).
-    fn make(&self, call: Call) -> Made;
+    fn make(&self, call: DeferredCall) -> CallOutcome;
     /// Asks for a link of our queue pair to this destination.
-    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply;
+    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> LinkReply;
 }
 
 /// Calls to be made, and the thread that makes them, while there is one.
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct DeferredCalls {
     state: Mutex<State>,
     more: Condvar,
 }
@@ -94,14 +94,14 @@ pub(crate) struct Calls {
 #[derive(Default)]
 struct State {
     running: bool,
-    open: VecDeque<Call>,
+    open: VecDeque<DeferredCall>,
 }
 
-impl Calls {
+impl DeferredCalls {
     /// Has this done. What is asked for again and again is done once.
-    pub(crate) fn ask(self: &Arc<Self>, caller: &Weak<impl Caller>, call: Call) {
+    pub(crate) fn ask(self: &Arc<Self>, caller: &Weak<impl Caller>, call: DeferredCall) {
         let mut state = lock(&self.state);
-        let once = matches!(call, Call::Reconnect | Call::Settle);
+        let once = matches!(call, DeferredCall::Reconnect | DeferredCall::Settle);
         if once && state.open.contains(&call) {
             return;
         }
@@ -118,19 +118,21 @@ impl Calls {
 
     fn run(self: &Arc<Self>, caller: &Weak<impl Caller>) {
         let mut asking = LinkRequests::default();
-        let mut later = Pausing::default();
+        let mut later = PausedCalls::default();
         while let Some(next) = self.next(asking.next_at().into_iter().chain(later.next_at()).min())
         {
             let Some(caller) = caller.upgrade() else {
-                later = Pausing::default();
+                later = PausedCalls::default();
                 continue;
             };
             match next {
-                Some(Call::DatagramLink { qpn, destination }) => asking.add(qpn, destination),
-                Some(call @ (Call::Attach { .. } | Call::Leave { .. })) => {
+                Some(DeferredCall::DatagramLink { qpn, destination }) => {
+                    asking.add(qpn, destination)
+                }
+                Some(call @ (DeferredCall::Attach { .. } | DeferredCall::Leave { .. })) => {
                     later.add(call, clock::now());
                 }
-                Some(call) if caller.make(call) == Made::Again => {
+                Some(call) if caller.make(call) == CallOutcome::Again => {
                     self.ask(&Arc::downgrade(&caller), call);
                 }
                 Some(_) | None => {}
@@ -145,7 +147,7 @@ impl Calls {
 
     /// Waits for work: a task, or `Some(None)` at the time given. `None`: there was none for
     /// long, and the thread counts as ended.
-    fn next(&self, at: Option<u64>) -> Option<Option<Call>> {
+    fn next(&self, at: Option<u64>) -> Option<Option<DeferredCall>> {
         let idle_at = clock::now() + IDLE.as_nanos() as u64;
         let mut state = lock(&self.state);
         loop {
@@ -165,20 +167,20 @@ impl Calls {
 
 /// Calls about links of groups, which are made after a pause.
 #[derive(Default)]
-struct Pausing(Vec<Paused>);
+struct PausedCalls(Vec<PausedCall>);
 
 /// One of them, and how long the pause is that ends then, in nanoseconds.
-struct Paused {
-    call: Call,
+struct PausedCall {
+    call: DeferredCall,
     at: u64,
     pause: u64,
 }
 
-impl Pausing {
+impl PausedCalls {
     /// One more; once is enough.
-    fn add(&mut self, call: Call, now: u64) {
+    fn add(&mut self, call: DeferredCall, now: u64) {
         if !self.0.iter().any(|other| other.call == call) {
-            self.0.push(Paused { call, at: now + ATTACH_PAUSE, pause: ATTACH_PAUSE });
+            self.0.push(PausedCall { call, at: now + ATTACH_PAUSE, pause: ATTACH_PAUSE });
         }
     }
 
@@ -188,18 +190,18 @@ impl Pausing {
     }
 
     /// Those that are to be made now.
-    fn take_due(&mut self, now: u64) -> Vec<Paused> {
+    fn take_due(&mut self, now: u64) -> Vec<PausedCall> {
         self.0.extract_if(.., |paused| paused.at <= now).collect()
     }
 
     /// This became of one.
-    fn put_back(&mut self, due: Paused, made: Made, now: u64) {
+    fn put_back(&mut self, due: PausedCall, made: CallOutcome, now: u64) {
         let pause = match made {
-            Made::Done => return,
-            Made::Again => ATTACH_PAUSE,
-            Made::Later => ATTACH_PAUSE_MAX.min(due.pause * 2),
+            CallOutcome::Done => return,
+            CallOutcome::Again => ATTACH_PAUSE,
+            CallOutcome::Later => ATTACH_PAUSE_MAX.min(due.pause * 2),
         };
-        self.0.push(Paused { at: now + pause, pause, ..due });
+        self.0.push(PausedCall { at: now + pause, pause, ..due });
     }
 }
 
@@ -207,27 +209,32 @@ impl Pausing {
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct NoCaller;
 
-    impl Caller for Nobody {
-        fn make(&self, _: Call) -> Made {
-            Made::Done
+    impl Caller for NoCaller {
+        fn make(&self, _: DeferredCall) -> CallOutcome {
+            CallOutcome::Done
         }
 
-        fn ask_for_link(&self, _: Qpn, _: Destination) -> Reply {
-            Reply::Over
+        fn ask_for_link(&self, _: Qpn, _: Destination) -> LinkReply {
+            LinkReply::Over
         }
     }
 
     #[test]
     fn a_process_at_a_quota_pauses_longer_each_time() {
-        let call = Call::Attach { qpn: Qpn(7) };
-        let mut later = Pausing::default();
+        let call = DeferredCall::Attach { qpn: Qpn(7) };
+        let mut later = PausedCalls::default();
         later.add(call, 5);
         later.add(call, 6);
         let mut pauses = Vec::new();
-        let outcomes = [Made::Again, Made::Later, Made::Later, Made::Later];
-        for made in outcomes.into_iter().chain([Made::Later; 4]).chain([Made::Again, Made::Done]) {
+        let outcomes =
+            [CallOutcome::Again, CallOutcome::Later, CallOutcome::Later, CallOutcome::Later];
+        for made in outcomes
+            .into_iter()
+            .chain([CallOutcome::Later; 4])
+            .chain([CallOutcome::Again, CallOutcome::Done])
+        {
             let at = later.next_at().unwrap();
             assert!(later.take_due(at - 1).is_empty());
             let due = later.take_due(at).pop().unwrap();
@@ -240,10 +247,10 @@ mod tests {
 
     #[test]
     fn an_idle_thread_ends_and_a_new_call_starts_another() {
-        let calls = Arc::new(Calls::default());
+        let calls = Arc::new(DeferredCalls::default());
         let running = || lock(&calls.state).running;
         for _ in 0..2 {
-            (0..3).for_each(|_| calls.ask(&Weak::<Nobody>::new(), Call::Reconnect));
+            (0..3).for_each(|_| calls.ask(&Weak::<NoCaller>::new(), DeferredCall::Reconnect));
             assert!(running());
             let begun = clock::now();
             while running() {

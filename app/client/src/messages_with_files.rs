@@ -2,9 +2,9 @@
 //!
 //! In: a message and the descriptors that came along. Out: the message with each descriptor at the
 //! place that it is for. How many belong to which message, and of which kind, is the protocol's
-//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and a holder of a [`Delivered`]
-//! has all of them and no more. That memory has exactly the bytes that its user needs is seen to
-//! where it is mapped. A daemon may be hostile.
+//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and a holder of a
+//! [`MessageWithFiles`] has all of them and no more. That memory has exactly the bytes that its
+//! user needs is seen to where it is mapped. A daemon may be hostile.
 
 use crate::memory_from_daemon;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};
@@ -15,7 +15,7 @@ use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A message with files.
-pub(crate) trait Carries: Sized {
+pub(crate) trait CarriesFiles: Sized {
     /// The files, each at its place.
     type Files;
 
@@ -28,19 +28,19 @@ pub(crate) trait Carries: Sized {
 
 /// A message and all the files that belong to it.
 #[derive(Debug)]
-pub(crate) struct Delivered<T: Carries> {
+pub(crate) struct MessageWithFiles<T: CarriesFiles> {
     pub(crate) said: T,
     pub(crate) files: T::Files,
 }
 
-impl<T: Carries> Delivered<T> {
+impl<T: CarriesFiles> MessageWithFiles<T> {
     /// Of what came along, nothing stays open if it is not as it should be.
     ///
     /// # Errors
     /// `EPROTO`.
-    pub(crate) fn new(said: T, came: Vec<OwnedFd>) -> Result<Delivered<T>, Errno> {
+    pub(crate) fn new(said: T, came: Vec<OwnedFd>) -> Result<MessageWithFiles<T>, Errno> {
         let files = said.take(came)?;
-        Ok(Delivered { said, files })
+        Ok(MessageWithFiles { said, files })
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct LinkFiles {
     pub(crate) bell: Option<Extent<OwnedFd>>,
 }
 
-impl Carries for LinkReady {
+impl CarriesFiles for LinkReady {
     type Files = LinkFiles;
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<LinkFiles, Errno> {
@@ -84,7 +84,7 @@ impl Carries for LinkReady {
     }
 }
 
-impl Carries for Granted {
+impl CarriesFiles for Granted {
     type Files = Extent<OwnedFd>;
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<Extent<OwnedFd>, Errno> {
@@ -93,7 +93,7 @@ impl Carries for Granted {
     }
 }
 
-impl Carries for Adopt {
+impl CarriesFiles for Adopt {
     /// Where the pages are to go; `None`: they are there already.
     type Files = Option<Extent<OwnedFd>>;
 
@@ -107,7 +107,7 @@ impl Carries for Adopt {
     }
 }
 
-impl Carries for TraceBegin {
+impl CarriesFiles for TraceBegin {
     type Files = Extent<OwnedFd>;
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<Extent<OwnedFd>, Errno> {
@@ -125,7 +125,7 @@ pub(crate) struct WelcomeFiles {
     pub(crate) area: Extent<OwnedFd>,
 }
 
-impl Carries for Welcome {
+impl CarriesFiles for Welcome {
     type Files = WelcomeFiles;
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<WelcomeFiles, Errno> {
@@ -138,7 +138,7 @@ impl Carries for Welcome {
 }
 
 /// An answer, whatever it is: handed on to the caller, with its files in their order.
-impl Carries for Message {
+impl CarriesFiles for Message {
     type Files = Vec<OwnedFd>;
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Errno> {
@@ -150,28 +150,28 @@ impl Carries for Message {
 mod tests {
     use super::*;
     use omniverb_session::body::Done;
-    use omniverb_session::vm::Enclosed;
+    use omniverb_session::vm::EnclosedDescriptor;
     use omniverb_sys::memfd;
     use zerocopy::FromZeros;
 
     const BYTES: u64 = 8192;
     const PLACE: body::Extent = body::Extent { offset: 0, length: BYTES };
 
-    fn file(kind: Enclosed) -> OwnedFd {
+    fn file(kind: EnclosedDescriptor) -> OwnedFd {
         match kind {
-            Enclosed::Events => seqpacket::pair().unwrap().0,
-            Enclosed::Memory => memfd::create("test", BYTES).unwrap(),
+            EnclosedDescriptor::Events => seqpacket::pair().unwrap().0,
+            EnclosedDescriptor::Memory => memfd::create("test", BYTES).unwrap(),
         }
     }
 
     /// What belongs to a message is taken; one more, one fewer, and another kind at each place are
     /// not.
-    fn check<T: Carries + Clone + Into<Message>>(said: &T) {
+    fn check<T: CarriesFiles + Clone + Into<Message>>(said: &T) {
         let kinds = enclosed(&said.clone().into());
         let right = || kinds.iter().map(|kind| file(*kind)).collect::<Vec<_>>();
         let take = |came| said.take(came).map(drop);
         assert_eq!(take(right()), Ok(()));
-        for extra in [Enclosed::Events, Enclosed::Memory] {
+        for extra in [EnclosedDescriptor::Events, EnclosedDescriptor::Memory] {
             let mut more = right();
             more.push(file(extra));
             assert_eq!(take(more), Err(Errno::EPROTO), "{extra:?} too many");
@@ -181,8 +181,8 @@ mod tests {
             drop(fewer.remove(place));
             assert_eq!(take(fewer), Err(Errno::EPROTO), "{place} is missing");
             let other = match kinds[place] {
-                Enclosed::Events => Enclosed::Memory,
-                Enclosed::Memory => Enclosed::Events,
+                EnclosedDescriptor::Events => EnclosedDescriptor::Memory,
+                EnclosedDescriptor::Memory => EnclosedDescriptor::Events,
             };
             let mut wrong = right();
             wrong[place] = file(other);
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn an_answer_has_as_many_files_as_belong_to_it() {
         let done = || Message::from(Done { take_back: 0 });
-        assert!(Delivered::new(done(), Vec::new()).is_ok());
-        assert!(Delivered::new(done(), vec![file(Enclosed::Memory)]).is_err());
+        assert!(MessageWithFiles::new(done(), Vec::new()).is_ok());
+        assert!(MessageWithFiles::new(done(), vec![file(EnclosedDescriptor::Memory)]).is_err());
     }
 }
