@@ -58,12 +58,64 @@ impl Backoff {
     }
 }
 
-/// After one failure more than `failures` in a row: how many that are, up to `most`, and how many
-/// attempts are left out then.
+/// How it went that a call looked for a moment before it slept, or did not look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookOutcome {
+    /// Something was found.
+    Well,
+    /// It did not look, and something would have been found: so it is worth another look. What was
+    /// in vain before still counts: where processes are many a sleep is short now and then.
+    Missed,
+    /// All the time was spent for nothing, or what was found came so late that the kernel would
+    /// have woken the thread before.
+    InVain,
+}
+
+/// How looks went of late: after some in vain calls leave theirs out, twice as many each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Looks {
+    /// How many in a row were in vain.
+    pub vain: u64,
+    /// How many calls are still to leave theirs out.
+    pub skip: u64,
+}
+
+impl Looks {
+    /// As many in a row count.
+    pub const VAIN_MAX: u64 = 7;
+
+    /// A call has left its look out.
+    #[must_use]
+    pub fn after_skip(self) -> Self {
+        Self { skip: self.skip.saturating_sub(1), ..self }
+    }
+
+    /// After one that went so.
+    #[must_use]
+    pub fn after(self, how: LookOutcome) -> Self {
+        match how {
+            LookOutcome::Well => Self { vain: 0, ..self },
+            LookOutcome::Missed => Self { skip: 0, ..self },
+            LookOutcome::InVain => {
+                let vain = self.vain.saturating_add(1).min(Self::VAIN_MAX);
+                Self { vain, skip: (1 << vain) - 1 }
+            }
+        }
+    }
+}
+
+/// Pauses of the processor before a reader looks at an empty ring, the fewest and the most.
+const SPIN_PAUSES: (u64, u64) = (2, 64);
+
+/// How many such pauses a reader makes that made so many when the ring was empty last. Where each
+/// message is waited for these are few. Where more bytes came since (`came`) than a call takes
+/// (`taken`), they are twice as many: more are to come at a time, since each look takes what the
+/// other end writes to away from it.
 #[must_use]
-pub fn skip_after_failure(failures: u64, most: u64) -> (u64, u64) {
-    let failures = (failures + 1).min(most);
-    (failures, (1 << failures) - 1)
+#[inline]
+pub fn spin_pauses(before: u64, came: u64, taken: u64) -> u64 {
+    let (fewest, most) = SPIN_PAUSES;
+    if came > taken { before.saturating_mul(2).clamp(fewest, most) } else { fewest }
 }
 
 /// The next pause of something that is done seldom unless it helps: it was done `since` ago, when
@@ -84,6 +136,7 @@ pub fn moving_average(average: u64, took: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn failures_double_the_pause() {
@@ -130,13 +183,48 @@ mod tests {
     }
 
     #[test]
-    fn failures_double_the_attempts_left_out() {
-        let mut failures = 0;
-        let skipped = [1, 3, 7, 15, 15].map(|wanted| {
-            let found;
-            (failures, found) = skip_after_failure(failures, 4);
-            (found, wanted)
+    fn a_stream_is_looked_at_less_often() {
+        let stream = [0; 7].iter().scan(0, |pauses, _| {
+            *pauses = spin_pauses(*pauses, 9, 8);
+            Some(*pauses)
         });
-        assert!(skipped.iter().all(|(found, wanted)| found == wanted), "{skipped:?}");
+        assert!(stream.eq([2, 4, 8, 16, 32, 64, 64]));
+        assert_eq!((spin_pauses(64, 8, 8), spin_pauses(u64::MAX, 9, 8)), (2, 64));
+    }
+
+    #[test]
+    fn looks_in_vain_double_the_looks_left_out() {
+        let mut looks = Looks::default();
+        for skip in [1, 3, 7, 15, 31, 63, 127, 127] {
+            looks = looks.after(LookOutcome::InVain);
+            assert_eq!(looks.skip, skip);
+        }
+        // A short sleep is worth one look, and no more than that.
+        let missed = looks.after(LookOutcome::Missed);
+        assert_eq!((missed.skip, missed.after(LookOutcome::InVain).skip), (0, 127));
+        assert_eq!(missed.after(LookOutcome::Well), Looks::default());
+    }
+
+    proptest! {
+        /// However memory was written, and whatever comes, looks begin again after some calls.
+        #[test]
+        fn no_history_ends_looking_for_ever(
+            vain: u64,
+            outcomes in prop::collection::vec(0..3, 0..20),
+        ) {
+            let mut looks = Looks { vain, skip: 0 };
+            for outcome in outcomes {
+                looks = looks.after(match outcome {
+                    0 => LookOutcome::Well,
+                    1 => LookOutcome::Missed,
+                    _ => LookOutcome::InVain,
+                });
+                prop_assert!(looks.skip < 1 << Looks::VAIN_MAX);
+            }
+            for _ in 0..1 << Looks::VAIN_MAX {
+                looks = looks.after_skip();
+            }
+            prop_assert_eq!(looks.skip, 0);
+        }
     }
 }

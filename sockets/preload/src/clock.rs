@@ -21,10 +21,15 @@ pub(crate) fn now() -> u64 {
     0
 }
 
-/// The kernel's, where it has to be exact: in milliseconds.
-pub(crate) fn milliseconds() -> u64 {
+/// The kernel's monotonic clock, where it has to be exact, in nanoseconds.
+pub(crate) fn nanoseconds() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1000 + time.tv_nsec.cast_unsigned() / 1_000_000
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// The same in milliseconds.
+pub(crate) fn milliseconds() -> u64 {
+    nanoseconds() / 1_000_000
 }
 
 /// So much has gone by since. A count that goes backwards (another processor's) counts as that.

@@ -364,11 +364,8 @@ mod tests {
         assert_eq!(list.map(|one| one.revents), [0, libc::POLLIN]);
         let mut words = [0_u64; libc::FD_SETSIZE / 64];
         [a, b].iter().for_each(|fd| words[*fd as usize / 64] |= 1 << (fd % 64));
-        let (frame, null) = (CallFrame::begin(), core::ptr::null_mut());
-        let (end, set) = (a.max(b) + 1, words.as_mut_ptr().cast());
-        // SAFETY: a whole set, and null.
-        let sets = unsafe { UserFdSets::given(frame.during(), end, set, null, null) };
         let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let sets = UserFdSets::of_readers(&mut words);
         assert_eq!(select(sets, UserPtrMut::of(&mut zero)), 1);
         assert_eq!(words[b as usize / 64], 1 << (b % 64));
     }

@@ -1,5 +1,6 @@
 //! Decides what calls that wait for several descriptors ask for and answer, without any I/O.
 //!
+//! * [`wait_loop`]: the order of the steps of every call that waits.
 //! * [`timeout`]: how long such a call waits, and what is left of that.
 //! * [`select_sets`]: `select` as a list for `poll`, and back.
 //! * [`poll_events`]: what `poll` says of a descriptor.
@@ -9,6 +10,8 @@ pub mod interest;
 pub mod poll_events;
 pub mod select_sets;
 pub mod timeout;
+pub mod wait_loop;
 
 pub use interest::Interest;
 pub use timeout::{Deadline, Timeout};
+pub use wait_loop::{Slept, WaitSources};

@@ -75,6 +75,12 @@ impl Timeout {
         }
     }
 
+    /// The same after so many milliseconds.
+    #[must_use]
+    pub fn after_milliseconds(self, milliseconds: u64) -> Self {
+        self.after(milliseconds.saturating_mul(MILLISECOND))
+    }
+
     /// For `epoll_wait`: in whole milliseconds, none of them too few; -1: for ever.
     #[must_use]
     #[inline]

@@ -2,16 +2,13 @@
 //!
 //! What is waited for is likely to come soon.
 
+use omniverb_connection::backoff::spin_pauses;
 use omniverb_formats::{Direction, Place};
 
 use super::links::{Flag, Link, Memory};
 
-/// So many looks. Before the first one there are pauses of the processor, few where each message is
-/// waited for, more where several came without waiting: then more are to come at a time, since each
-/// look takes what the other end writes to away from it.
+/// So many looks. Before the first one there are pauses of the processor ([`spin_pauses`]).
 const LOOKS: u32 = 200;
-const PAUSES: u64 = 2;
-const PAUSES_MAX: u64 = 64;
 
 /// In [`omniverb_formats::link_slot::Polling::first`]: what was looked for came by the kernel.
 const BY_KERNEL: u64 = u64::MAX;
@@ -80,9 +77,7 @@ pub(super) fn note_kernel_bytes(link: Link) {
 #[inline(always)]
 pub(super) fn spin(link: Link, direction: &Direction<Memory>, place: Place, wanted: usize) -> bool {
     let taken = place.position().wrapping_sub(link.polling.empty_at.get());
-    let is_stream = taken > wanted as u64;
-    let more = if is_stream { 2 * link.polling.pauses.get() } else { 0 };
-    let pauses = more.clamp(PAUSES, PAUSES_MAX);
+    let pauses = spin_pauses(link.polling.pauses.get(), taken, wanted as u64);
     link.polling.empty_at.set(place.position());
     link.polling.pauses.set(pauses);
     (0..pauses).for_each(|_| core::hint::spin_loop());

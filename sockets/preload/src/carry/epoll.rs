@@ -12,6 +12,7 @@ use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
+use omniverb_connection::backoff::LookOutcome;
 use omniverb_connection::descriptors::{Kind, Member, Why};
 use omniverb_connection::readiness::Timeout;
 use omniverb_connection::readiness::interest::{EDGE, FLAGS};
@@ -19,20 +20,21 @@ use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link};
-use super::members::{self, EpollSlot, NotJoinable, PollOutcome, Sleepers, may_be_member};
+use super::members::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
-    broker_dispatch, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
-    reader_polling, receive_queue, unread, wake_latency,
+    broker_dispatch, detach, kernel_fallback, kernel_socket, member_polling, reader_polling,
+    receive_queue, unread, wake_latency,
 };
 use crate::clock;
 use crate::table::{self, DESCRIPTORS};
 use crate::user_memory::{UserPtr, UserSliceMut};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 
-/// How often a call that does not wait looks again for what has gone another way meanwhile.
-pub(crate) const MOVES: u32 = 8;
+/// Where a call tells events.
+type Events<'e> = UserSliceMut<'e, libc::epoll_event>;
+
 const MILLISECOND: u64 = 1_000_000;
 /// How long a thread sleeps at first while other, running readers still have bytes of it to read,
 /// in nanoseconds. They mostly have them by then, and taking back what is in many rings costs both
@@ -153,19 +155,190 @@ fn nothing_comes(link: Link) -> bool {
     link.has(Flag::Reattachable) && link.inward().is_none_or(is_done)
 }
 
-/// Where events are told, and the kernel's call for a part of it.
-struct Call<'e, 'a, N> {
-    set: u32,
-    slot: EpollSlot,
-    events: UserSliceMut<'e, libc::epoll_event>,
-    native: &'a N,
-    /// What was found last, and was not told.
-    found: Cell<Option<RingEvents>>,
-    /// A thread that slept was woken to look at members anew.
-    is_nudged: &'a Cell<bool>,
+/// An epoll set that has carried members, or may get some, for one call that waits there.
+///
+/// Until a member is carried, and while a thread sleeps, the set is the kernel's as it is. The
+/// kernel is asked by a function that each step is given; it says what `epoll_wait` does.
+pub(crate) struct CarriedSet<'e> {
+    id: u32,
+    events: Events<'e>,
+    timeout: Timeout,
+    /// When it began.
+    began: u64,
+    /// Those that are carried, if there were any so far.
+    carried: Option<CarriedMembers<'e>>,
+    is_armed: bool,
+    has_looked: bool,
+    has_slept: bool,
 }
 
-impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, '_, N> {
+impl<'e> CarriedSet<'e> {
+    /// `None`: sockets are not carried here.
+    #[inline]
+    pub(crate) fn of(set: c_int, events: Events<'e>, timeout: Timeout) -> Option<Self> {
+        if !links::is_here() {
+            return None;
+        }
+        broker_dispatch::poll();
+        unread::reclaim_abandoned();
+        Some(Self {
+            id: set_id(set),
+            events,
+            timeout,
+            began: clock::now(),
+            carried: None,
+            is_armed: false,
+            has_looked: false,
+            has_slept: false,
+        })
+    }
+
+    /// Some members are carried.
+    pub(crate) fn has_members(&self) -> bool {
+        self.carried.is_some()
+    }
+
+    /// Some ring has something to tell.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        if self.carried.is_none()
+            && let Some(slot) = EpollSlot::of(self.id)
+        {
+            let carried = CarriedMembers { slot, events: self.events, found: Cell::new(None) };
+            if self.is_armed {
+                carried.stop_polling();
+            } else if self.timeout != Timeout::Zero {
+                member_polling::resume_polling(slot, READABLE);
+            }
+            self.carried = Some(carried);
+        }
+        self.carried.as_ref().is_some_and(CarriedMembers::has_news)
+    }
+
+    /// What there is now, of the kernel's and of the rings, as they were looked at just now.
+    pub(crate) fn ask(&self, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {
+        if let Some(carried) = &self.carried {
+            return carried.ask(kernel);
+        }
+        if self.timeout == Timeout::Zero {
+            unread::flush_all();
+        }
+        kernel(self.events)
+    }
+
+    /// Looks for a moment, once in a call, if that is worth while. What there is to tell; 0:
+    /// nothing.
+    pub(crate) fn look(&mut self, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {
+        let Some(carried) = &self.carried else { return 0 };
+        if core::mem::replace(&mut self.has_looked, true) {
+            return 0;
+        }
+        if carried.slot.looks().is_due() {
+            carried.look_for_a_moment(self.timeout, kernel)
+        } else {
+            carried.ask_first(kernel)
+        }
+    }
+
+    /// The call is about to sleep: no member is polled any more, and no link joins the set that
+    /// would not wake it.
+    pub(crate) fn arm(&mut self) {
+        unlinked_calls::falls_asleep(self.id);
+        self.is_armed = true;
+        if let Some(carried) = &self.carried {
+            carried.stop_polling();
+        }
+    }
+
+    /// Sleeps by this call, for so long at most. What that has told; and what is left of the time
+    /// if the call is to sleep on.
+    pub(crate) fn sleep(
+        &mut self,
+        limit: Timeout,
+        call: impl FnOnce(Timeout) -> c_int,
+    ) -> (c_int, Option<Timeout>) {
+        let Some(carried) = &self.carried else {
+            // No member is carried, and none will be before this is over, or it is woken to look.
+            unread::flush_all();
+            return (call(limit), None);
+        };
+        let is_first = !core::mem::replace(&mut self.has_slept, true);
+        let mut rest = None;
+        let (told, was_short) = wake_latency::timed_sleep(|| {
+            let is_read_yet = unread::flush_unless_polled();
+            if is_read_yet && is_first {
+                rest = Some(limit.after(SHORT));
+                return call(limit.at_most(SHORT));
+            }
+            if is_read_yet {
+                unread::flush_all();
+            }
+            call(limit)
+        });
+        if told > 0 && was_short {
+            // Looking would have found it.
+            carried.slot.looks().record(LookOutcome::Missed);
+        }
+        self.disarm();
+        if let Some(carried) = &self.carried {
+            carried.settle(told.max(0) as usize);
+            carried.complete(told.max(0) as usize);
+        }
+        (told, rest)
+    }
+
+    /// It sleeps no more.
+    pub(crate) fn disarm(&mut self) {
+        if core::mem::take(&mut self.is_armed) {
+            unlinked_calls::wakes(self.id);
+            if self.carried.is_some() {
+                kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
+            }
+        }
+    }
+
+    /// Changes when bytes that were in a ring are not there any more.
+    pub(crate) fn mark(&self) -> u64 {
+        self.carried.as_ref().map_or(0, CarriedMembers::mark)
+    }
+
+    /// What was there when the call began goes another way at this moment.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.carried.as_ref().is_some_and(|carried| carried.is_passing(self.began))
+    }
+}
+
+/// The id of what is a set.
+fn set_id(set: c_int) -> u32 {
+    let entry = DESCRIPTORS.look(set);
+    if entry.kind() == Kind::Set { entry.id() } else { 0 }
+}
+
+/// Waits in a set without a place for events, by this call: the set is the kernel's.
+#[cold]
+pub(crate) fn wait_without_places(set: c_int, native: impl FnOnce() -> c_int) -> c_int {
+    if !links::is_here() {
+        return native();
+    }
+    let id = set_id(set);
+    unlinked_calls::falls_asleep(id);
+    if EpollSlot::of(id).is_some() {
+        leave_to_kernel(set);
+    }
+    unread::flush_all();
+    let told = native();
+    unlinked_calls::wakes(id);
+    told
+}
+
+/// Carried members, and where events are told.
+struct CarriedMembers<'e> {
+    slot: EpollSlot,
+    events: Events<'e>,
+    /// What was found when rings were looked at last.
+    found: Cell<Option<RingEvents>>,
+}
+
+impl<'e> CarriedMembers<'e> {
     fn get(&self, at: usize) -> libc::epoll_event {
         self.events.get(at).unwrap_or(libc::epoll_event { events: 0, u64: 0 })
     }
@@ -177,13 +350,16 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
     /// Whether some ring has something to tell. [`Self::ask`] goes by what was seen then.
     fn has_news(&self) -> bool {
         let found = RingEvents::of(self.slot);
-        let has = found.count > 0;
-        self.found.set(has.then_some(found));
-        has
+        self.found.set(Some(found));
+        found.count > 0
     }
 
-    /// What there is now, of the kernel's and of the rings.
-    fn ask(&self) -> c_int {
+    fn stop_polling(&self) {
+        member_polling::stop_polling(self.slot);
+        detach::settle();
+    }
+
+    fn ask(&self, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {
         let found = self.found.take().unwrap_or_else(|| RingEvents::of(self.slot));
         let (waiting, is_ours) = (found.count, found.is_ours);
         let turn = self.slot.turn() as usize;
@@ -196,7 +372,7 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
         // What the kernel has said a moment ago is true still.
         if kept < self.events.len() && !(is_ours && kept > 0 && self.slot.was_asked()) {
             let (now, places) = (clock::now(), self.events.len() - kept);
-            let told = (self.native)(self.events.first(places), Timeout::Zero);
+            let told = kernel(self.events.first(places));
             if told < 0 {
                 return told;
             }
@@ -221,7 +397,7 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
         member_polling::retire_idle(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
-            let told = (self.native)(self.events, Timeout::Zero);
+            let told = kernel(self.events);
             self.settle(told.max(0) as usize);
             return told;
         }
@@ -229,30 +405,16 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
         count as c_int
     }
 
-    /// The same for a call that does not wait: what was there when it began, and goes another way
-    /// at this moment, is told of.
-    fn ask_once(&self) -> c_int {
-        let began = clock::now();
-        for _ in 0..MOVES {
-            let before = self.marks();
-            let told = self.ask();
-            if told != 0 {
-                return told;
-            }
-            let mut is_passing = false;
-            self.slot.each_held(receive_queue::is_reclaimed, |link| {
-                is_passing |= receive_queue::wait_until_passed(link, began);
-                true
-            });
-            if !is_passing && self.marks() == before {
-                break;
-            }
-        }
-        0
+    fn is_passing(&self, began: u64) -> bool {
+        let mut is_passing = false;
+        self.slot.each_held(receive_queue::is_reclaimed, |link| {
+            is_passing |= receive_queue::wait_until_passed(link, began);
+            true
+        });
+        is_passing
     }
 
-    /// Changes when bytes that were in a ring are not there any more.
-    fn marks(&self) -> u64 {
+    fn mark(&self) -> u64 {
         let mut all = 0_u64;
         self.slot.each_maybe_ready(|link| {
             all = all.wrapping_add(receive_queue::mark(link));
@@ -368,14 +530,18 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
     }
 
     /// Looks for a moment, polling all members. What there is to tell; 0: nothing.
-    fn look_for_a_moment(&self, wait: Timeout) -> c_int {
+    fn look_for_a_moment(&self, wait: Timeout, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {
         if !member_polling::start_polling(self.slot, READABLE) {
-            return self.ask_first();
+            return self.ask_first(kernel);
         }
         let (most, is_there) = (wait.polling_ticks(clock::SECOND), || self.has_news());
-        let (told, how) =
-            reader_polling::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
-        self.slot.looked(how);
+        let (told, how) = reader_polling::look_for_a_moment(
+            most,
+            is_there,
+            || self.ask(&kernel),
+            || self.unread(),
+        );
+        self.slot.looks().record(how);
         told
     }
 
@@ -397,153 +563,19 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
     /// If the kernel may have events no member need be suspended: a program that asks for room to
     /// send is answered at once, and looks for an answer soon. For other events that is not worth a
     /// call.
-    fn ask_first(&self) -> c_int {
+    fn ask_first(&self, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {
         let mut is_any_polling = false;
         self.slot.each_maybe_ready(|link| {
             let asks = link.glance.events.get() as u32 & libc::EPOLLOUT as u32 != 0;
             is_any_polling = asks && reader_polling::is_polling(link);
             !is_any_polling
         });
-        if is_any_polling { self.ask() } else { 0 }
+        if is_any_polling { self.ask(kernel) } else { 0 }
     }
-
-    /// Waits in the kernel; again, if it was woken only to look.
-    fn sleep(&self, mut limit: Timeout) -> c_int {
-        let mut is_first = true;
-        loop {
-            let began = clock::milliseconds();
-            self.is_nudged.set(false);
-            let told = self.sleep_once(limit, is_first);
-            if told != 0 || !self.is_nudged.get() {
-                return told;
-            }
-            (limit, is_first) = (without(limit, began), false);
-        }
-    }
-
-    /// Waits in the kernel, while no member is polled.
-    fn sleep_once(&self, limit: Timeout, is_first: bool) -> c_int {
-        unlinked_calls::falls_asleep(self.set);
-        member_polling::stop_polling(self.slot);
-        detach::settle();
-        let mut told = if self.has_news() { self.ask() } else { 0 };
-        // What there was another thread may have been told: a call that waits does not end for
-        // nothing.
-        if told == 0 {
-            let sleep = |limit| (self.native)(self.events, limit);
-            let was_short;
-            (told, was_short) = wake_latency::timed_sleep(|| {
-                let mut limit = limit;
-                if unread::flush_unless_polled() {
-                    if is_first {
-                        let told = sleep(limit.at_most(SHORT));
-                        if told != 0 || self.is_nudged.get() {
-                            return told;
-                        }
-                        limit = limit.after(SHORT);
-                    }
-                    unread::flush_all();
-                }
-                sleep(limit)
-            });
-            if told > 0 && was_short {
-                // Looking would have found it.
-                self.slot.looked(PollOutcome::Missed);
-            }
-        }
-        unlinked_calls::wakes(self.set);
-        kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
-        self.settle(told.max(0) as usize);
-        self.complete(told.max(0) as usize);
-        told
-    }
-}
-
-/// What is left of a time of which some is gone, since then in milliseconds.
-fn without(limit: Timeout, began: u64) -> Timeout {
-    limit.after(clock::milliseconds().saturating_sub(began).saturating_mul(MILLISECOND))
 }
 
 /// What the kernel shows of a member.
 fn kernels(link: Link, events: u32) -> u32 {
     let wanted = PollFlags::from_bits_retain((events & !FLAGS) as u16);
     u32::from(kernel_socket::events(fd_of(link), wanted, 0).bits())
-}
-
-/// Counts a thread that waits in a set without a slot, so that no link joins the set that would not
-/// wake it. Returns the slot instead, if the set has got one at this moment.
-fn slot_or_sleep(set: u32, wait: Timeout) -> Option<EpollSlot> {
-    if wait == Timeout::Zero {
-        return None;
-    }
-    unlinked_calls::falls_asleep(set);
-    let slot = EpollSlot::of(set);
-    if slot.is_some() {
-        unlinked_calls::wakes(set);
-    }
-    slot
-}
-
-/// `epoll_wait` and the like. `native` does what the program has called, for a part of the array
-/// perhaps, or the same without waiting.
-pub(super) fn wait<'a>(
-    set: c_int,
-    events: UserSliceMut<'a, libc::epoll_event>,
-    wait: Timeout,
-    native: impl Fn(UserSliceMut<'a, libc::epoll_event>, Timeout) -> c_int,
-) -> c_int {
-    broker_dispatch::poll();
-    unread::reclaim_abandoned();
-    let is_nudged = Cell::new(false);
-    let native = |events: UserSliceMut<'a, libc::epoll_event>, limit| {
-        let told = native(events, limit);
-        if told <= 0 || !epoll_wakeup::is_any() {
-            return told;
-        }
-        let left = epoll_wakeup::take_out(set, events, told);
-        is_nudged.set(is_nudged.get() | left.is_some());
-        left.unwrap_or(told)
-    };
-    let entry = DESCRIPTORS.look(set);
-    let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
-    let mut limit = wait;
-    let slot = loop {
-        if let Some(slot) = EpollSlot::of(id).or_else(|| slot_or_sleep(id, wait)) {
-            break slot;
-        }
-        // No member is carried, and none will be before this is over, or it is nudged.
-        unread::flush_all();
-        let began = clock::milliseconds();
-        let told = native(events, limit);
-        if wait != Timeout::Zero {
-            unlinked_calls::wakes(id);
-        }
-        if told != 0 || !is_nudged.take() {
-            return told;
-        }
-        limit = without(limit, began);
-    };
-    if events.is_null() || events.len() == 0 {
-        leave_to_kernel(set);
-        unread::flush_all();
-        return native(events, limit);
-    }
-    let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
-    let call = Call { set: id, slot, events, native, found, is_nudged };
-    if wait == Timeout::Zero {
-        return call.ask_once();
-    }
-    member_polling::resume_polling(slot, READABLE);
-    if call.has_news() {
-        let told = call.ask();
-        if told != 0 {
-            return told;
-        }
-    }
-    let told =
-        if slot.is_worth_looking() { call.look_for_a_moment(wait) } else { call.ask_first() };
-    if told != 0 {
-        return told;
-    }
-    call.sleep(limit)
 }

@@ -16,9 +16,10 @@ use omniverb_formats::link_slot::SetSlot;
 
 use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
+use super::look_history::LookHistory;
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
-use super::{receive_queue, wake_latency};
+use super::receive_queue;
 use crate::clock;
 use crate::unlinked_calls;
 
@@ -30,19 +31,6 @@ const BUSY: u64 = 1 << 63;
 
 /// One more than the last slot that was ever used.
 static USED: AtomicU64 = AtomicU64::new(0);
-
-/// What came of looking for a moment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PollOutcome {
-    /// Something was found.
-    Well,
-    /// It was not looked, and something would have been found: so it is worth another look. What
-    /// was in vain before still counts: where processes are many a sleep is short now and then.
-    Missed,
-    /// All the time was spent for nothing, or what was found came so late that the kernel would
-    /// have woken us before.
-    InVain,
-}
 
 /// The slot of a set.
 #[derive(Clone, Copy)]
@@ -251,21 +239,8 @@ impl EpollSlot {
         self.waits.asked.set(then);
     }
 
-    /// This call is one that looks; those after some in vain do not.
-    pub(super) fn is_worth_looking(self) -> bool {
-        let left = self.waits.skip.get();
-        self.waits.skip.set(left.saturating_sub(1));
-        left == 0
-    }
-
-    /// How looking went.
-    pub(super) fn looked(self, how: PollOutcome) {
-        let (vain, skip) = match how {
-            PollOutcome::Well => (0, 0),
-            PollOutcome::Missed => (self.waits.vain.get(), 0),
-            PollOutcome::InVain => wake_latency::back_off(self.waits.vain.get()),
-        };
-        self.waits.vain.set(vain);
-        self.waits.skip.set(skip);
+    /// How looks went by calls that wait in it.
+    pub(super) fn looks(self) -> LookHistory<'static> {
+        LookHistory { vain: &self.slot.waits.vain, skip: &self.slot.waits.skip }
     }
 }

@@ -58,19 +58,23 @@ pub(super) fn wake(set: u32) -> bool {
     }
 }
 
-/// It may be among the events of a set.
-#[inline(always)]
-pub(super) fn is_any() -> bool {
-    IN_SETS.load(Ordering::Relaxed) != 0
+/// What a call in a set has told, without this event, which is out of the set then. Whether it was
+/// there: the thread is to look at members anew.
+#[inline]
+pub(crate) fn without_waker(
+    set: c_int,
+    events: UserSliceMut<'_, libc::epoll_event>,
+    told: c_int,
+) -> (c_int, bool) {
+    if told <= 0 || IN_SETS.load(Ordering::Relaxed) == 0 {
+        return (told, false);
+    }
+    take_out(set, events, told).map_or((told, false), |left| (left, true))
 }
 
 /// Takes it out of a set, and out of the events that the kernel has told. How many are left;
 /// `None`: it was not there.
-pub(super) fn take_out(
-    set: c_int,
-    events: UserSliceMut<'_, libc::epoll_event>,
-    told: c_int,
-) -> Option<c_int> {
+fn take_out(set: c_int, events: UserSliceMut<'_, libc::epoll_event>, told: c_int) -> Option<c_int> {
     let count = usize::try_from(told).ok()?;
     let at = (0..count).find(|at| events.get(*at).is_some_and(|event| event.u64 == data()))?;
     for next in at + 1..count {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::fork_refcount::{self, Fork};
 use crate::table::DESCRIPTORS;
-use crate::{fallback_ledger, library_fds, memory_owner, unlinked_calls};
+use crate::{fallback_ledger, library_fds, unlinked_calls};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
@@ -27,7 +27,7 @@ pub(crate) struct Forking {
 
 /// This process is about to be two, by a call of which is said what came of it ([`after_fork`]).
 pub(crate) fn before_fork() -> Option<Forking> {
-    if !links::is_on() || !memory_owner::is_this_process() {
+    if !links::is_here() {
         return None;
     }
     // A link that has come ends properly, so that the other end can forget it, too.
@@ -151,7 +151,7 @@ fn share_the_new(fork: Fork, is_child: bool) {
 
 /// Before a call of which nothing more is seen: any process may have any socket.
 pub(crate) fn before_unseen_fork() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if links::is_here() {
         _ = fork_refcount::announce_fork();
         none_of_these(|_| true);
         kernel_fallback::share(Sharing::ForGood);
@@ -161,7 +161,7 @@ pub(crate) fn before_unseen_fork() {
 /// A process is about to be made that has this one's memory until it becomes another program, or
 /// that the C library makes: which sockets it duplicates is not seen. So all count as duplicated.
 pub(crate) fn before_vfork() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if links::is_here() {
         none_of_these(|_| true);
         kernel_fallback::share_all(|_| true);
     }
@@ -170,7 +170,7 @@ pub(crate) fn before_vfork() {
 /// `system`, `popen`: the C library makes a process that executes a shell, and does nothing with
 /// sockets before. So it gets those that an exec does not close.
 pub(crate) fn before_spawn() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if links::is_here() {
         let has = |fd: c_int| !kernel_socket::is_close_on_exec(fd);
         none_of_these(has);
         kernel_fallback::share_matching(has);

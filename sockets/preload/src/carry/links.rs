@@ -360,6 +360,12 @@ pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
+/// The same, and this is the process that knows them.
+#[inline(always)]
+pub(super) fn is_here() -> bool {
+    is_on() && memory_owner::is_this_process()
+}
+
 #[inline(always)]
 fn word_of(fd: c_int) -> Option<&'static AtomicU64> {
     let fd = usize::try_from(fd).ok()?;

@@ -11,12 +11,13 @@
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
+use omniverb_connection::backoff::LookOutcome;
 use omniverb_connection::descriptors::{Kind, Member, Why};
 use omniverb_connection::readiness::Interest;
 
 use omniverb_formats::Direction;
 
-pub(super) use super::epoll_slot::{EpollSlot, PollOutcome};
+pub(super) use super::epoll_slot::EpollSlot;
 use super::links::{Link, Memory};
 use super::{epoll_wakeup, receive_queue};
 use crate::fork_refcount;
@@ -28,7 +29,7 @@ const TRIES: u32 = 8;
 /// Polling would have been worth it for a thread that waits in the set that a link is in.
 pub(super) fn looks_again(link: Link) {
     if let Some(slot) = EpollSlot::with(link) {
-        slot.looked(PollOutcome::Missed);
+        slot.looks().record(LookOutcome::Missed);
     }
 }
 

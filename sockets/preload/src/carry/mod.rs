@@ -15,9 +15,9 @@
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
 //!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`unread`] gives
 //!   the kernel what the peer has not read ([`unread_links`]).
-//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`yield_cpu`] and
-//!   [`cpu_contention`] decide how long a call polls before it sleeps; [`reader_polling`] tells the
-//!   peer that it polls.
+//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`look_history`],
+//!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
+//!   [`reader_polling`] tells the peer that it polls.
 //! * **Readiness.** [`polled_links`]; [`epoll`] with [`members`], [`epoll_slot`], [`maybe_ready`],
 //!   [`member_polling`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
 //! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
@@ -49,6 +49,7 @@ mod kernel_socket;
 mod link_bitmap;
 mod link_messages;
 mod links;
+pub(crate) mod look_history;
 mod maybe_ready;
 mod member_polling;
 mod members;
@@ -77,15 +78,17 @@ mod yield_cpu;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{Ordering, fence};
 
-pub(crate) use epoll::MOVES;
+pub(crate) use epoll::{CarriedSet, wait_without_places};
+pub(crate) use epoll_wakeup::without_waker;
 pub(crate) use fork::{
     OwnDescriptors, after_fork, before_clone, before_fork, before_spawn, before_unseen_fork,
     before_vfork,
 };
+use links::is_here;
 use offers::LinkLookup;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
-use omniverb_connection::readiness::Timeout;
+use omniverb_connection::readiness::wait_loop::MOVES;
 pub(crate) use polled_links::{PolledLinks, concerns as concerns_poll, prepare as prepare_poll};
 pub(crate) use route_lookup::Route;
 use route_lookup::{call_suspended, link_for_call, link_for_send, route_of};
@@ -94,7 +97,7 @@ pub(crate) use tcp_inq::{left_behind, set_inq};
 
 use crate::count_slots::{self, Release};
 use crate::iovecs::Parts;
-use crate::user_memory::{UserMessage, UserPtr, UserPtrMut, UserSliceMut};
+use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
     call_effects, fallback_ledger, fork_refcount, memory_owner, process_exit, unlinked_calls,
 };
@@ -241,7 +244,7 @@ pub(crate) fn receive<'a>(
 /// A call may sleep, or do something for long.
 #[inline(always)]
 pub(crate) fn may_sleep() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         unread::flush_all();
     }
 }
@@ -249,7 +252,7 @@ pub(crate) fn may_sleep() {
 /// A call of the kernel's may, if what is at this descriptor waits at all.
 #[inline(always)]
 pub(crate) fn may_wait(fd: c_int) {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         unread::flush_before(fd, 0);
     }
 }
@@ -288,7 +291,7 @@ pub(crate) fn change_set(
     event: UserPtr<'_, libc::epoll_event>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
-    if !links::is_on() || !memory_owner::is_this_process() {
+    if !is_here() {
         return native();
     }
     if table::look(set).why() != Why::Free {
@@ -305,30 +308,16 @@ pub(crate) fn change_set(
     result
 }
 
-/// `epoll_wait` and the like.
-#[inline(always)]
-pub(crate) fn wait_in_set<'a>(
-    set: c_int,
-    events: UserSliceMut<'a, libc::epoll_event>,
-    timeout: Timeout,
-    native: impl Fn(UserSliceMut<'a, libc::epoll_event>, Timeout) -> c_int,
-) -> c_int {
-    if !links::is_on() || !memory_owner::is_this_process() {
-        return native(events, timeout);
-    }
-    epoll::wait(set, events, timeout, native)
-}
-
 /// With all of them.
 pub(crate) fn leave_all() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         kernel_fallback::leave_all();
     }
 }
 
 /// With all of them, and with those that are to come.
 pub(crate) fn stop() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         // From here on, for good, no link is made, and none gets its memory that is there.
         unlinked_calls::count();
         kernel_fallback::leave_all();
@@ -352,7 +341,7 @@ pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
 
 /// A call that the library does not see is about to wait in a set.
 pub(crate) fn leave_set_to_kernel(set: c_int) {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         epoll::leave_to_kernel(set);
     }
 }
@@ -360,7 +349,7 @@ pub(crate) fn leave_set_to_kernel(set: c_int) {
 /// Counts a call that the library does not see, during which no links are made. Whether its end is
 /// to be told ([`uncount`]).
 pub(crate) fn count() -> bool {
-    let is_counted = links::is_on() && memory_owner::is_this_process();
+    let is_counted = is_here();
     if is_counted {
         unlinked_calls::count();
     }
@@ -375,7 +364,7 @@ pub(crate) fn uncount() {
 /// Another program is about to be executed in this process: it has those sockets that are not
 /// closed then.
 pub(crate) fn before_exec() {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         kernel_fallback::share_all(|fd| !kernel_socket::is_close_on_exec(fd));
         // The new program counts nothing. If there is none after all this process still has them,
         // and none counts as its alone.
@@ -396,7 +385,7 @@ pub(crate) fn close(fd: c_int) {
 
 /// All from `first` to `last` are.
 pub(crate) fn close_range(first: u32, last: u32) {
-    if links::is_on() && memory_owner::is_this_process() {
+    if is_here() {
         table::between(first, last).for_each(kernel_fallback::close);
         broker_dispatch::poll();
     }
@@ -451,14 +440,14 @@ pub(crate) fn queued(fd: c_int, count: UserPtrMut<'_, c_int>, native: impl Fn() 
     let Some(link) = links::enter(fd) else { return native() };
     unread::reclaim_abandoned();
     let (mut turns, mut result, began) = (0, 0, clock::now());
-    while turns < epoll::MOVES {
+    while turns < MOVES {
         let before = receive_queue::mark(link);
         result = native();
         let more = receive_queue::unread_bytes(link);
         turns += 1;
         // What goes another way at this moment is nowhere, or counted twice.
         let is_passing = receive_queue::wait_until_passed(link, began);
-        let is_sure = !is_passing && receive_queue::mark(link) == before || turns == epoll::MOVES;
+        let is_sure = !is_passing && receive_queue::mark(link) == before || turns == MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {
                 count.write(count.read().unwrap_or(0) + more as c_int);

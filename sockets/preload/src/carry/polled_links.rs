@@ -7,11 +7,11 @@
 use core::ffi::c_int;
 
 use libc::pollfd;
+use omniverb_connection::backoff::LookOutcome;
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::readiness::Timeout;
 use omniverb_connection::readiness::poll_events::{ENDING, ERR, IN, READABLE, of_ring};
 
-use super::epoll_slot::PollOutcome;
 use super::links::{self, Flag, Link};
 use super::offers::{self, LinkLookup};
 use super::reader_polling::Unread;
@@ -154,7 +154,7 @@ impl PolledLinks {
     pub(crate) fn is_worth_looking(&self, all: &mut [pollfd]) -> bool {
         let mut found = false;
         self.each(all, |one, link| {
-            found |= one.events & READABLE != 0 && reader_polling::is_worth_looking(link);
+            found |= one.events & READABLE != 0 && reader_polling::looks(link).is_due();
         });
         found
     }
@@ -180,14 +180,14 @@ impl PolledLinks {
         timeout: Timeout,
         is_ready: impl FnMut() -> bool,
         ask: impl FnMut() -> c_int,
-    ) -> (c_int, PollOutcome) {
+    ) -> (c_int, LookOutcome) {
         let most = timeout.polling_ticks(clock::SECOND);
         reader_polling::look_for_a_moment(most, is_ready, ask, Unread::default)
     }
 
     /// How that went.
-    pub(crate) fn record_poll(&self, all: &mut [pollfd], how: PollOutcome) {
-        self.each(all, |_, link| reader_polling::record_poll(link, how));
+    pub(crate) fn record_poll(&self, all: &mut [pollfd], how: LookOutcome) {
+        self.each(all, |_, link| reader_polling::looks(link).record(how));
     }
 
     /// Makes the kernel's call that sleeps; `got`: how many descriptors it has told of.
@@ -201,7 +201,7 @@ impl PolledLinks {
         let (result, was_short) = wake_latency::timed_sleep(|| call(all));
         if was_short && got(&result) > 0 {
             // Looking would have found it.
-            self.each(all, |_, link| link.receiver.skip.set(0));
+            self.record_poll(all, LookOutcome::Missed);
         }
         kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         result

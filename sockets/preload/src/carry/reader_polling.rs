@@ -5,12 +5,14 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use omniverb_connection::backoff::LookOutcome;
 use omniverb_formats::Direction;
 
-use super::epoll_slot::{EpollSlot, PollOutcome};
+use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Memory};
+use super::look_history::LookHistory;
 use super::spin_budget::SpinBudget;
-use super::wake_latency::{back_off, poll_time};
+use super::wake_latency::poll_time;
 use super::{detach, forgotten_links};
 use crate::clock;
 
@@ -108,7 +110,7 @@ pub(super) fn look_for_a_moment(
     mut is_there: impl FnMut() -> bool,
     mut ask: impl FnMut() -> c_int,
     reads: impl Fn() -> Unread,
-) -> (c_int, PollOutcome) {
+) -> (c_int, LookOutcome) {
     let (began, mut asked, mut read) = (clock::now(), None, None);
     let mut budget = SpinBudget::of(poll_time(), most);
     // Where it was there last time it is likely to be there soon, and the kernel need not be asked
@@ -126,10 +128,8 @@ pub(super) fn look_for_a_moment(
             asked = Some(clock::now());
             let told = ask();
             if told != 0 {
-                return (
-                    told,
-                    if budget.was_in_time() { PollOutcome::Well } else { PollOutcome::InVain },
-                );
+                let is_well = budget.was_in_time();
+                return (told, if is_well { LookOutcome::Well } else { LookOutcome::InVain });
             }
         }
         if budget.is_over() {
@@ -137,7 +137,7 @@ pub(super) fn look_for_a_moment(
             let do_others_read = unread.links > 0 && read != Some(unread.place);
             let more = poll_time() + unread.links.min(LINKS) * TAKING_BACK;
             if !budget.is_alone() || !do_others_read || !budget.renew(more) {
-                return (0, PollOutcome::InVain);
+                return (0, LookOutcome::InVain);
             }
             read = Some(unread.place);
         }
@@ -160,24 +160,8 @@ pub(super) fn end_sleep(link: Link) {
     link.receiver.sleeping.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// This call is one that looks; those after some in vain do not.
-pub(super) fn is_worth_looking(link: Link) -> bool {
-    match link.receiver.skip.get() {
-        0 => true,
-        left => {
-            link.receiver.skip.set(left - 1);
-            false
-        }
-    }
-}
-
-/// Looking has come to an end. If it was in vain it is left out for a while.
-pub(super) fn record_poll(link: Link, how: PollOutcome) {
-    if how == PollOutcome::Well {
-        link.receiver.vain.set(0);
-        return;
-    }
-    let (vain, skip) = back_off(link.receiver.vain.get());
-    link.receiver.vain.set(vain);
-    link.receiver.skip.set(skip);
+/// How looks went by calls that receive by a link, or wait for it.
+pub(super) fn looks(link: Link) -> LookHistory<'static> {
+    let receiver = &link.slot().receiver;
+    LookHistory { vain: &receiver.vain, skip: &receiver.skip }
 }

@@ -9,14 +9,14 @@ mod kernel;
 
 use core::ffi::c_int;
 
+use omniverb_connection::backoff::LookOutcome;
 use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Place};
 use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Memory};
-use super::members::PollOutcome;
-use super::reader_polling::{begin_sleep, end_sleep, is_worth_looking, record_poll, start_polling};
+use super::reader_polling::{begin_sleep, end_sleep, looks, start_polling};
 use super::receive_queue::{
     is_left_of_kernel, is_passed, mark, reset_if_missing, unread_bytes, wait_until_passed,
 };
@@ -300,7 +300,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         } else if !is_waiting {
             start_polling(self.link, &self.direction);
             return self.ask(place);
-        } else if !place.is_taken() && is_worth_looking(self.link) {
+        } else if !place.is_taken() && looks(self.link).is_due() {
             if self.look_awake(place) {
                 let got = if self.got > 0 { None } else { self.take_at_once() };
                 return got.map_or(Step::Again, Step::Done);
@@ -350,7 +350,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !self.is_waiting() || self.has(libc::MSG_WAITALL) || link.receiver.skip.get() == 0 {
             return None;
         }
-        is_worth_looking(link);
+        looks(link).is_due();
         Some(self.sleep())
     }
 
@@ -374,7 +374,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let mut budget = SpinBudget::of(poll_time(), u64::MAX);
         let has_come = self.look(place, &mut budget);
         let is_well = has_come && budget.was_in_time();
-        record_poll(self.link, if is_well { PollOutcome::Well } else { PollOutcome::InVain });
+        let how = if is_well { LookOutcome::Well } else { LookOutcome::InVain };
+        looks(self.link).record(how);
         has_come
     }
 
@@ -463,7 +464,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         if result > 0 && was_short {
             // Looking would have found it.
-            self.link.receiver.skip.set(0);
+            looks(self.link).record(LookOutcome::Missed);
         }
         self.told(result)
     }
@@ -472,7 +473,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
             if wake_latency::learn_wakeup(self.link) {
-                self.link.receiver.skip.set(0);
+                looks(self.link).record(LookOutcome::Missed);
                 members::looks_again(self.link);
             }
             self.had_of_kernel(result as usize);

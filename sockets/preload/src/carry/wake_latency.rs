@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::backoff::{self, moving_average};
+use omniverb_connection::backoff::moving_average;
 use omniverb_formats::link_layout;
 
 use super::links::Link;
@@ -19,10 +19,6 @@ use crate::clock;
 /// How long is looked at least, and at most.
 const LEAST: u64 = 3 * clock::MOMENT;
 const MOST: u64 = 8 * clock::MOMENT;
-
-/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
-/// power of that.
-const VAIN_MAX: u64 = 7;
 
 /// The last sleep of any thread.
 static FELL_ASLEEP: AtomicU64 = AtomicU64::new(0);
@@ -34,12 +30,6 @@ static TAKES: AtomicU64 = AtomicU64::new(0);
 #[inline]
 pub(super) fn poll_time() -> u64 {
     (2 * TAKES.load(Ordering::Relaxed)).clamp(LEAST, MOST)
-}
-
-/// One more look was in vain than `vain` in a row: how many that are, and how many calls do not
-/// look then.
-pub(super) fn back_off(vain: u64) -> (u64, u64) {
-    backoff::skip_after_failure(vain, VAIN_MAX)
 }
 
 /// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that

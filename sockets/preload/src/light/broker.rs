@@ -9,7 +9,7 @@ use omniverb_formats::broker_message::{Reply, Request};
 use omniverb_formats::channel::{BYTES, PORT_ALLOWED_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::mm::ProtFlags;
+use rustix::mm::{ProtFlags, munmap};
 use rustix::thread::nanosleep;
 
 use super::channel::{Channel, CrossNamespace};
@@ -22,6 +22,7 @@ pub(super) use crate::carry::broker::connection;
 use crate::carry::broker::{Files, has_mail, mailbox, say};
 use crate::carry::broker_dispatch::take_with;
 use crate::carry::sealed_memory::map;
+use crate::clock;
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 256;
@@ -200,7 +201,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
             let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
             // The clocks of two time namespaces may differ.
-            let is_well = is_there && (until == 0 || until > sleepers::now());
+            let is_well = is_there && (until == 0 || until > clock::nanoseconds());
             let or_else = if state.unaccepted.are_any() && !is_there {
                 RouteState::Free
             } else {
@@ -208,7 +209,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             };
             answer(state, tag, if is_well { RouteState::Channel(name) } else { or_else });
             if let Some(route) = tagged(state, tag) {
-                (route.until, route.answered) = (until, sleepers::now());
+                (route.until, route.answered) = (until, clock::nanoseconds());
             }
         }
         (Reply::PortAllowed { name, port, until }, _) => {
@@ -259,7 +260,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
 
 /// Until when a permission is believed whose sender's clock may be another one (time namespaces).
 fn believed(until: u64) -> u64 {
-    until.min(sleepers::now() + PORT_ALLOWED_FOR)
+    until.min(clock::nanoseconds() + PORT_ALLOWED_FOR)
 }
 
 impl State {
@@ -281,7 +282,7 @@ impl State {
 }
 
 pub(super) fn no_listener() -> RouteState {
-    RouteState::NoListener(sleepers::now())
+    RouteState::NoListener(clock::nanoseconds())
 }
 
 pub(super) fn answer(state: &State, tag: u64, way: RouteState) {
@@ -312,7 +313,7 @@ fn make(
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut channel) = Channel::new(base as usize, as_named, bell, across) else {
         // SAFETY: no other thread has seen it.
-        unsafe { super::memory::reclaim_abandoned(base, BYTES) };
+        _ = unsafe { munmap(base, BYTES) };
         return None;
     };
     let is_heard = channel.bell().is_some_and(|bell| sleepers::hears(index, bell));
@@ -351,7 +352,7 @@ pub(super) fn loses(state: &mut State, name: u64) {
 
 /// What is known of an address is old.
 fn expire_routes(state: &State, to: &Endpoint) {
-    let now = sleepers::now();
+    let now = clock::nanoseconds();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
         route.pause = OFTEN;
         let is_sure = matches!(route.way, RouteState::Channel(_)) && !route.is_old(now);
@@ -371,7 +372,7 @@ pub(super) fn forgets(state: &State, to: &Endpoint) {
 /// In another network namespace it is not tried again for a while: a listener that refuses what it
 /// should not (clocks of time namespaces may differ) is reached by TCP.
 pub(super) fn leaves_alone(state: &State, to: &Endpoint) {
-    let later = sleepers::now() + PORT_ALLOWED_FOR;
+    let later = clock::nanoseconds() + PORT_ALLOWED_FOR;
     let known = routes(state).0.iter_mut().filter(|one| one.way != RouteState::Asked);
     for route in known.filter(|one| one.to == *to) {
         route.way = if route.is_far { RouteState::NoListener(later) } else { RouteState::Free };
@@ -400,7 +401,7 @@ pub(super) fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
 
 /// Waits for mail, until then. `false`: there is none to be expected any more.
 pub(super) fn wait(until: u64) -> bool {
-    let left = until.saturating_sub(sleepers::now());
+    let left = until.saturating_sub(clock::nanoseconds());
     let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
     let limit = Timespec { tv_sec: 0, tv_nsec: left.min(PART) as i64 };
     let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
@@ -466,13 +467,13 @@ pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Endpoint, Endpoint)
 
 /// Waits for the answer to a question.
 fn answer_to(tag: u64) -> RouteAnswer {
-    let (asked, mut until) = (sleepers::now(), sleepers::now() + ANSWER);
+    let (asked, mut until) = (clock::nanoseconds(), clock::nanoseconds() + ANSWER);
     loop {
         let reached = with(|state| {
             take(state);
             match tagged(state, tag) {
                 Some(route) if route.way == RouteState::Asked => Err(route.is_waiting),
-                Some(route) => Ok(route.leads(sleepers::now())),
+                Some(route) => Ok(route.leads(clock::nanoseconds())),
                 // It was asked anew meanwhile.
                 None => Ok(RouteAnswer::Kernel),
             }
@@ -531,8 +532,8 @@ impl Route {
 /// The answer to another thread's question: that thread may be about to connect to the broker. It
 /// may also be this thread, interrupted.
 fn answer_of_another(tag: u64) -> RouteAnswer {
-    let until = sleepers::now() + LONGEST;
-    while mailbox().is_none() && sleepers::now() < until {
+    let until = clock::nanoseconds() + LONGEST;
+    while mailbox().is_none() && clock::nanoseconds() < until {
         _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
     }
     answer_to(tag)
@@ -546,7 +547,7 @@ enum Known {
 }
 
 fn known(state: &mut State, to: Endpoint) -> Known {
-    let now = sleepers::now();
+    let now = clock::nanoseconds();
     let found = routes(state).0.iter_mut().find(|one| one.way != RouteState::Free && one.to == to);
     if let Some(route) = found {
         match route.way {

@@ -26,14 +26,13 @@ use omniverb_formats::channel::{
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use rustix::io::Errno;
-use rustix::mm::ProtFlags;
+use rustix::mm::{ProtFlags, munmap};
 use rustix::net::{RecvFlags, recv};
 
 use super::descriptors::Token;
 use super::doorbell;
 use super::lane_owners::Lanes;
 use super::lanes::LaneOwner;
-use super::memory::reclaim_abandoned;
 use crate::carry::sealed_memory::map;
 use crate::library_fds;
 use crate::mapped_memory::{Mapping, Sharing};
@@ -236,8 +235,8 @@ impl Channel {
         }
         // SAFETY: the caller takes it out of the list, and nothing else names these.
         unsafe {
-            reclaim_abandoned(self.base as *mut c_void, BYTES);
-            reclaim_abandoned(self.ids_base as *mut c_void, IDS * 4);
+            _ = munmap(self.base as *mut c_void, BYTES);
+            _ = munmap(self.ids_base as *mut c_void, IDS * 4);
         }
     }
 
@@ -535,7 +534,7 @@ impl Channel {
         let word = (side as usize & 1) * SIDE + IS_CUT;
         Memory::<BYTES>::new(base as usize).word(word).store(1, Ordering::Release);
         // SAFETY: the mapping that was just made, which no other thread knows of.
-        unsafe { reclaim_abandoned(base, BYTES) };
+        _ = unsafe { munmap(base, BYTES) };
     }
 
     /// The other side has been told that they are.

@@ -8,15 +8,19 @@ use omniverb_connection::readiness::Deadline;
 use omniverb_connection::readiness::interest::{Interest, Next};
 
 use super::descriptors::{self, Token};
+use super::epoll_sets;
 use super::lane_assignment::WaitTarget;
+use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
-use super::waiting::{is_over, look, sleep};
-use super::{epoll_sets, sleepers};
+use super::waiting::{look, sleep};
 use crate::errno::{errno, fails};
 use crate::memory_owner::is_single_threaded;
 use crate::native;
 use crate::table;
 use crate::user_memory::{UserPtr, UserSliceMut};
+
+/// Where a call tells events.
+type Events<'e> = UserSliceMut<'e, libc::epoll_event>;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
     outcome.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
@@ -160,7 +164,7 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 /// Whether this concerns a thread that is about to wait there. No set gets members while its only
 /// thread waits, so the kernel does that alone where there are none: it wakes one waiter only where
 /// several processes ask for that (`EPOLLEXCLUSIVE`), which it does not know of those that poll.
-pub(super) fn concerns_waiter(set: c_int) -> bool {
+fn concerns_waiter(set: c_int) -> bool {
     let is_without = || {
         let id = table::look(set).id();
         with(|state| state.sets.find(id).is_none()).unwrap_or(false)
@@ -168,92 +172,119 @@ pub(super) fn concerns_waiter(set: c_int) -> bool {
     concerns(set) && !(is_single_threaded() && is_without())
 }
 
-/// `epoll_pwait` in such a set.
-pub(super) fn wait(
+/// A set that has light members, or may get some, for one call that waits there.
+#[derive(Clone, Copy)]
+pub(crate) struct LightSet<'a> {
     set: c_int,
-    events: &mut [libc::epoll_event],
-    deadline: Deadline,
-    mask: UserPtr<'_, libc::sigset_t>,
-) -> Result<c_int, c_int> {
-    let id = table::look(set).id();
-    loop {
-        let mut count = 0;
-        // Where there is room for one event only the two take turns.
-        let is_first = events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0;
-        if is_first {
-            count = with(|state| {
-                state.progress();
-                state.collect((set, id), events)
-            })
-            .ok_or(libc::EINTR)?;
-        }
-        count = besides((set, id), events, count, mask)?;
-        if count == 0 && !is_first {
-            let ours = with(|state| {
-                state.progress();
-                state.collect((set, id), events)
-            });
-            count = ours.unwrap_or(0);
-        }
-        let has_members = with(|state| state.sets.find(id).is_some()).unwrap_or(false);
-        if count == 0 && deadline != Deadline::Never && has_members {
-            count = look(|state| Some(state.collect((set, id), events)).filter(|count| *count > 0))
-                .unwrap_or(0);
-        }
-        if count > 0 || deadline == Deadline::Never {
-            return Ok(count as c_int);
-        }
-        let sleeper = sleepers::enter(WaitTarget::Members(id));
-        let count = with(|state| {
-            state.progress();
-            state.collect((set, id), events)
-        });
-        if count.is_some_and(|count| count > 0) {
-            sleeper.leave();
-            return Ok(count.unwrap_or(0) as c_int);
-        }
-        let mut all = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }; 3];
-        sleep(sleeper, &mut all, deadline, mask)?;
-        if is_over(deadline) {
-            let count = with(|state| state.collect((set, id), events)).unwrap_or(0);
-            return besides((set, id), events, count, mask).map(|count| count as c_int);
-        }
-    }
+    id: u32,
+    mask: UserPtr<'a, libc::sigset_t>,
 }
 
-/// What the kernel has to say besides, behind so many events. A listening socket is told of once.
-fn besides(
-    (set, id): (c_int, u32),
-    events: &mut [libc::epoll_event],
-    count: usize,
-    mask: UserPtr<'_, libc::sigset_t>,
-) -> Result<usize, c_int> {
-    if count == events.len() {
-        return Ok(count);
+impl<'a> LightSet<'a> {
+    /// `None`: the set is the kernel's, or the program's places for events are none.
+    pub(crate) fn of(
+        set: c_int,
+        events: Events<'_>,
+        mask: UserPtr<'a, libc::sigset_t>,
+    ) -> Option<Self> {
+        events.as_const().as_slice(c_int::MAX as usize)?;
+        concerns_waiter(set).then(|| Self { set, id: table::look(set).id(), mask })
     }
-    let (told, rest) = events.split_at_mut(count);
-    let to = UserSliceMut::of(rest);
-    let got = match mask.is_null() || count > 0 {
-        true => native::epoll_wait(set, to, 0),
-        false => native::epoll_pwait(set, to, 0, mask),
-    };
-    let Ok(got) = usize::try_from(got) else { return Err(errno()) };
-    let mut kept = 0;
-    for index in 0..got {
-        let one = rest[index];
-        let is_told = told.iter().any(|other| {
-            let (a, b) = (other.u64, one.u64);
-            a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
+
+    /// Takes in what has come. Some light member has something to tell.
+    pub(crate) fn is_ready(self) -> bool {
+        let is_ready = with(|state| {
+            state.progress();
+            state.has_ready(self.id)
         });
-        if epoll_sets::are_one_shot() {
-            with(|state| state.mark_told_by_kernel(id, one.u64));
-        }
-        if !is_told {
-            rest[kept] = one;
-            kept += 1;
-        }
+        is_ready.unwrap_or(false)
     }
-    Ok(count + kept)
+
+    /// What there is now, of light members and of the kernel's. How many events.
+    pub(crate) fn ask(self, events: Events<'_>) -> Result<c_int, c_int> {
+        // Where there is room for one event only the two take turns.
+        let is_first = events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0;
+        let ours = |events: &mut [libc::epoll_event]| {
+            with(|state| {
+                state.progress();
+                state.collect((self.set, self.id), events)
+            })
+        };
+        Self::with_events(events, |events| {
+            let count = if is_first { ours(events).ok_or(libc::EINTR)? } else { 0 };
+            let count = self.besides(events, count)?;
+            let is_second = count == 0 && !is_first;
+            let count = if is_second { ours(events).unwrap_or(0) } else { count };
+            Ok(count as c_int)
+        })
+    }
+
+    /// Polls for a moment, if that is worth while. How many events of light members there are.
+    pub(crate) fn look(self, events: Events<'_>) -> c_int {
+        let has_members = with(|state| state.sets.find(self.id).is_some()).unwrap_or(false);
+        if !has_members {
+            return 0;
+        }
+        let found = Self::with_events(events, |events| {
+            let collect = |state: &mut State| {
+                Some(state.collect((self.set, self.id), events)).filter(|count| *count > 0)
+            };
+            Ok(look(collect).unwrap_or(0) as c_int)
+        });
+        found.unwrap_or(0)
+    }
+
+    /// A thread is about to sleep until something comes for a member.
+    pub(crate) fn arm(self) -> Sleeper {
+        sleepers::enter(WaitTarget::Members(self.id))
+    }
+
+    /// Sleeps until something may have come, by the kernel or for a light member.
+    pub(crate) fn sleep(self, sleeper: Sleeper, deadline: Deadline) -> Result<(), c_int> {
+        let mut all = [libc::pollfd { fd: self.set, events: libc::POLLIN, revents: 0 }; 3];
+        sleep(sleeper, &mut all, deadline, self.mask)
+    }
+
+    fn with_events(
+        events: Events<'_>,
+        with: impl FnOnce(&mut [libc::epoll_event]) -> Result<c_int, c_int>,
+    ) -> Result<c_int, c_int> {
+        // SAFETY: the kernel is asked for a part of it within `with` only.
+        let events = unsafe { events.as_mut_slice(c_int::MAX as usize) };
+        events.map_or(Err(libc::EFAULT), with)
+    }
+
+    /// What the kernel has to say besides, behind so many events. A listening socket is told of
+    /// once.
+    fn besides(self, events: &mut [libc::epoll_event], count: usize) -> Result<usize, c_int> {
+        let Self { set, id, mask } = self;
+        if count == events.len() {
+            return Ok(count);
+        }
+        let (told, rest) = events.split_at_mut(count);
+        let to = UserSliceMut::of(rest);
+        let got = match mask.is_null() || count > 0 {
+            true => native::epoll_wait(set, to, 0),
+            false => native::epoll_pwait(set, to, 0, mask),
+        };
+        let Ok(got) = usize::try_from(got) else { return Err(errno()) };
+        let mut kept = 0;
+        for index in 0..got {
+            let one = rest[index];
+            let is_told = told.iter().any(|other| {
+                let (a, b) = (other.u64, one.u64);
+                a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
+            });
+            if epoll_sets::are_one_shot() {
+                with(|state| state.mark_told_by_kernel(id, one.u64));
+            }
+            if !is_told {
+                rest[kept] = one;
+                kept += 1;
+            }
+        }
+        Ok(count + kept)
+    }
 }
 
 /// A set is closed: its members are in none.

@@ -11,6 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use omniverb_connection::backoff::spin_pauses;
 use omniverb_connection::descriptors::{PIECE as WORDS_IN_PIECE, Room};
 use omniverb_connection::light::Slot;
 use omniverb_connection::light::lane_assignment::Flow;
@@ -65,7 +66,7 @@ pub(super) struct Handle {
     /// for how long it is not to look again.
     waited: AtomicU64,
     last: AtomicU32,
-    pauses: AtomicU32,
+    pauses: AtomicU64,
     /// The place of the channel's bell among our own descriptors.
     bell: AtomicUsize,
 }
@@ -88,7 +89,7 @@ static HANDLES: [Handle; CHANNELS * 2 * LANES] = [const {
         sent: AtomicU64::new(0),
         waited: AtomicU64::new(0),
         last: AtomicU32::new(0),
-        pauses: AtomicU32::new(0),
+        pauses: AtomicU64::new(0),
         bell: AtomicUsize::new(0),
     }
 }; CHANNELS * 2 * LANES];
@@ -307,12 +308,8 @@ const PIECES: usize = 4;
 /// So many calls leave to others what is left to be done.
 const TURNS: u32 = 256;
 /// How often a waiting call polls a lane before the long way: about a microsecond or two. Before
-/// the first look there are pauses of the processor, few where each message is waited for, more
-/// where several came without waiting: then more are to come at a time, since each look takes the
-/// cache line away from the other end.
+/// the first look there are pauses of the processor ([`spin_pauses`]).
 const GLANCES: u32 = 100;
-const PAUSES: u32 = 2;
-const PAUSES_MAX: u32 = 64;
 
 /// Receives in a call that may wait: polls for a moment.
 pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
@@ -567,12 +564,11 @@ impl Held<'_> {
     }
 
     /// Of a reader that finds nothing: for how long it is not to look again.
-    fn pauses(&self) -> u32 {
+    fn pauses(&self) -> u64 {
         let (handle, position) = (self.handle, self.handle.position());
         let came = position.wrapping_sub(handle.waited.swap(position, Ordering::Relaxed));
-        let is_stream = came > u64::from(handle.last.load(Ordering::Relaxed));
-        let more = if is_stream { handle.pauses.load(Ordering::Relaxed) * 2 } else { 0 };
-        let pauses = more.clamp(PAUSES, PAUSES_MAX);
+        let last = u64::from(handle.last.load(Ordering::Relaxed));
+        let pauses = spin_pauses(handle.pauses.load(Ordering::Relaxed), came, last);
         handle.pauses.store(pauses, Ordering::Relaxed);
         pauses
     }

@@ -5,10 +5,10 @@ use core::ffi::c_int;
 use omniverb_formats::broker_message::Request;
 
 use super::broker::{ANSWER, connection, mailbox_for, take, wait};
-use super::sleepers;
 use super::state::{State, with};
 use crate::borrowed_fd::borrow;
 use crate::carry::broker::say;
+use crate::clock;
 use crate::table;
 
 /// A socket listens: by which connection the broker was told; 0: by none.
@@ -29,7 +29,7 @@ pub(super) fn waits_for_duplicate(fd: c_int) {
     if with(is_under_way) != Some(true) {
         return;
     }
-    let until = sleepers::now() + ANSWER;
+    let until = clock::nanoseconds() + ANSWER;
     loop {
         let is_still = with(|state| {
             take(state);
@@ -56,7 +56,7 @@ pub(super) fn unlistens(fd: c_int) {
         })
     });
     let Some(said) = said.flatten() else { return };
-    let until = sleepers::now() + ANSWER;
+    let until = clock::nanoseconds() + ANSWER;
     loop {
         let is_heard = with(|state| {
             take(state);

@@ -1,10 +1,7 @@
 //! Maps memory of the kernel's for tables, and for lists of one call too long for the stack.
 
-use core::ffi::c_void;
-
 pub(super) use omniverb_connection::light::budgets::{CHANNELS, SLOTS};
 use omniverb_connection::light::{Block, Slot};
-use rustix::mm::munmap;
 
 use crate::mapped_memory::{Mapping, Sharing, Zeros};
 
@@ -31,13 +28,4 @@ pub(crate) fn with_list(count: usize, act: impl FnOnce(&mut [libc::pollfd])) {
 /// So many of what may be all zeros, of which the kernel gives memory when they are touched.
 pub(super) fn zeros<T: Zeros>(count: usize) -> Option<&'static mut [T]> {
     Mapping::new(count, Sharing::Sparse).map(Mapping::leak)
-}
-
-/// Gives such memory back.
-///
-/// # Safety
-/// The memory is not used any more.
-pub(super) unsafe fn reclaim_abandoned(base: *mut c_void, bytes: usize) {
-    // SAFETY: as the caller says.
-    _ = unsafe { munmap(base, bytes) };
 }

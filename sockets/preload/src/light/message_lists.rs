@@ -8,7 +8,6 @@ use core::ffi::c_int;
 use omniverb_connection::readiness::Deadline;
 
 use super::descriptors::Token;
-use super::sleepers::now;
 use super::waiting::is_over;
 use super::{msg_trunc, token_of};
 use crate::clock;
@@ -105,7 +104,7 @@ pub(crate) fn receive_many(
         let is_time = timeout.as_const().is_readable();
         return Some(fails(if is_time { libc::EINVAL } else { libc::EFAULT }));
     };
-    let waits = asked.deadline(now());
+    let waits = asked.deadline(clock::nanoseconds());
     let more = core::cell::Cell::new(flags & !WAIT_FOR_ONE);
     let one = |message: UserMessageMut<'_>| {
         let got = each(message, more.get());
@@ -116,7 +115,7 @@ pub(crate) fn receive_many(
     };
     let got = several(messages, one, |_| timeout.is_null() || !is_over(waits));
     if let Deadline::Until(Some(until)) = waits {
-        let left = until.saturating_sub(now());
+        let left = until.saturating_sub(clock::nanoseconds());
         // The kernel says there what is left.
         timeout.write(libc::timespec {
             tv_sec: (left / 1_000_000_000) as i64,

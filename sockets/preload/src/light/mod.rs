@@ -65,7 +65,6 @@ use core::ffi::{CStr, c_int};
 
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::slot::Flag;
-use omniverb_connection::readiness::Timeout;
 use omniverb_connection::time_budget::TimeBudget;
 use rustix::fs::{SeekFrom, seek, tell};
 use rustix::io::{Errno, pread};
@@ -73,18 +72,21 @@ use rustix::thread::sched_yield;
 
 use accept_queue::Pending;
 pub(crate) use descriptors::Token;
+pub(crate) use epoll_members::LightSet;
 pub(crate) use memory::with_list;
 pub(crate) use observed_connections::has_come_from_afar;
 pub(crate) use poll_readiness::{PolledConnections, concerns as concerns_poll};
-pub(crate) use sleepers::{DOORBELLS, now};
+pub(crate) use sleepers::{DOORBELLS, Sleeper};
 use state::with;
+pub(crate) use waiting::is_over;
 
 use crate::borrowed_fd::borrow;
+use crate::clock;
 use crate::errno::{errno, fails, keeping_errno};
 use crate::iovecs::Parts;
 use crate::memory_owner;
 use crate::table::{self, DESCRIPTORS};
-use crate::user_memory::{UserPart, UserPtr, UserPtrMut, UserSlice, UserSliceMut};
+use crate::user_memory::{UserPart, UserPtr, UserPtrMut, UserSlice};
 
 /// Budget: microseconds that calls of this process (`close`, `fork`) wait, in all, while peers say
 /// that they are about to open connections to a listener that is closed. A peer takes one, and a
@@ -149,7 +151,7 @@ fn take_messages() -> bool {
 /// The light connection of a descriptor.
 #[inline(always)]
 pub(crate) fn token_of(fd: c_int) -> Option<Token> {
-    if !enabled::is_on() || !memory_owner::is_this_process() {
+    if !is_here() {
         return None;
     }
     descriptors::token(fd)
@@ -160,14 +162,14 @@ pub(crate) use transfer::{receive, send};
 /// Has light connections come to this descriptor, from now on if not before: it listens, and this
 /// process accepts there. (A listening process may leave that to its children.)
 pub(crate) fn is_listener(fd: c_int) -> bool {
-    is_on() && memory_owner::is_this_process() && connect_accept::is_listener(fd)
+    is_here() && connect_accept::is_listener(fd)
 }
 
 pub(crate) use connect_accept::accept;
 
 /// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
 pub(crate) fn connect(fd: c_int, to: UserSlice<'_, u8>, closes: impl FnOnce()) -> Option<c_int> {
-    if !is_on() || !memory_owner::is_this_process() {
+    if !is_here() {
         return None;
     }
     let token = descriptors::token(fd);
@@ -201,7 +203,7 @@ pub(crate) fn is_unlike(fd: c_int) {
 
 fn may_be_light(fd: c_int) -> bool {
     let kind = || table::look(fd).kind();
-    is_on() && memory_owner::is_this_process() && matches!(kind(), Kind::Fresh | Kind::Listening)
+    is_here() && matches!(kind(), Kind::Fresh | Kind::Listening)
 }
 
 fn looks_at_options(fd: c_int) {
@@ -215,7 +217,7 @@ pub(crate) use transfer::shut;
 
 /// A descriptor is about to be closed, or to be for something else.
 pub(crate) fn closes(fd: c_int) {
-    if !is_on() || !memory_owner::is_this_process() {
+    if !is_here() {
         return;
     }
     let is_light = descriptors::token(fd).is_some();
@@ -256,7 +258,7 @@ pub(crate) fn closes(fd: c_int) {
 /// A listening socket was shut down: no connection comes there any more, and waiting clients are
 /// refused.
 pub(crate) fn stops_listening(fd: c_int) {
-    if is_on() && memory_owner::is_this_process() && connect_accept::has_listened() {
+    if is_here() && connect_accept::has_listened() {
         keeping_errno(|| {
             if with(|state| state.listeners.of(fd).is_some()) == Some(true) {
                 listener_notices::unlistens(fd);
@@ -268,7 +270,7 @@ pub(crate) fn stops_listening(fd: c_int) {
 
 /// All of a range are.
 pub(crate) fn closes_range(first: u32, last: u32) {
-    if is_on() && memory_owner::is_this_process() {
+    if is_here() {
         descriptors::each(first, last).for_each(closes);
     }
 }
@@ -294,7 +296,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 /// listening sockets to children: they take up those that they accept at. (A child finds by itself
 /// that it is one, and begins anew: [`enabled`].)
 pub(crate) fn forks() {
-    if !is_on() || !memory_owner::is_this_process() {
+    if !is_here() {
         return;
     }
     keeping_errno(|| {
@@ -325,11 +327,11 @@ impl state::State {
         if !is_any(self) {
             return;
         }
-        let began = sleepers::now() / MICROSECOND;
+        let began = clock::nanoseconds() / MICROSECOND;
         let (left, mut now) = (OPENERS.remaining(self.waited, began), began);
         while now - began < left && is_any(self) {
             sched_yield();
-            now = sleepers::now() / MICROSECOND;
+            now = clock::nanoseconds() / MICROSECOND;
         }
         self.waited = OPENERS.charge(self.waited, now, now - began);
     }
@@ -355,13 +357,9 @@ impl state::State {
 
 /// A socket listens.
 pub(crate) fn listens(fd: c_int) {
-    if is_on() && memory_owner::is_this_process() {
+    if is_here() {
         connect_accept::listens(fd);
     }
-}
-
-fn said(outcome: Result<c_int, c_int>) -> c_int {
-    outcome.unwrap_or_else(fails)
 }
 
 /// `epoll_ctl` with a light connection. `None`: the kernel's.
@@ -389,22 +387,7 @@ pub(crate) fn changed_set(
         }
         return true;
     }
-    !is_on() || !memory_owner::is_this_process() || nested_epoll::changed(set, operation, fd, event)
-}
-
-/// `epoll_pwait`, in a set that has light members.
-pub(crate) fn wait_in_set(
-    set: c_int,
-    events: UserSliceMut<'_, libc::epoll_event>,
-    timeout: Timeout,
-    mask: UserPtr<'_, libc::sigset_t>,
-) -> Option<c_int> {
-    if !is_here() || events.len() == 0 || !epoll_members::concerns_waiter(set) {
-        return None;
-    }
-    // SAFETY: the kernel is asked for a part of it by this function only.
-    let events = unsafe { events.as_mut_slice(c_int::MAX as usize) }?;
-    Some(said(epoll_members::wait(set, events, timeout.deadline(now()), mask)))
+    !is_here() || nested_epoll::changed(set, operation, fd, event)
 }
 
 /// `sendfile` to a light connection.

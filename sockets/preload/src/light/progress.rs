@@ -57,7 +57,7 @@ impl State {
             self.channels.iter().flatten().filter_map(|channel| channel.across.as_ref());
         // A new broker wakes no thread, and no broker has heard of some of these yet.
         let is_left_alone = across.any(|across| across.broker != broker::connection());
-        let later = is_left_alone.then(|| sleepers::now() + LEFT_ALONE);
+        let later = is_left_alone.then(|| clock::nanoseconds() + LEFT_ALONE);
         self.unaccepted.wake().or(later)
     }
 
@@ -224,7 +224,7 @@ impl State {
         let may = |state: &mut State| {
             let Some(channel) = state.channel_of(index, name) else { return false };
             let is_within = channel.across.is_none();
-            let may = channel.may_come(&names, sleepers::now);
+            let may = channel.may_come(&names, clock::nanoseconds);
             may && (!is_within || state.is_own(index, &names.to))
         };
         let is_across = channel.across.is_some();
@@ -236,7 +236,7 @@ impl State {
             if let Some(across) = self.channel_of(index, name).and_then(|one| one.across.as_mut()) {
                 if may_come || is_all {
                     across.clear_put_off();
-                } else if across.put_off_until_limit(sleepers::now()) {
+                } else if across.put_off_until_limit(clock::nanoseconds()) {
                     sched_yield();
                     return Ok(Opened::Later);
                 }
@@ -281,7 +281,7 @@ impl State {
         // What is bound to it is proof enough.
         let is_bound = !to.is_any()
             && self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
-        let now = sleepers::now();
+        let now = clock::nanoseconds();
         if is_bound || self.local.knows(to, now) {
             return true;
         }
@@ -292,7 +292,7 @@ impl State {
             return false;
         }
         let is_own = self.local.asks(to, now);
-        let then = sleepers::now();
+        let then = clock::nanoseconds();
         channel.asked = ADDRESSES.charge(channel.asked, then, then.saturating_sub(now));
         is_own
     }
@@ -407,7 +407,7 @@ impl State {
             Frame::Accepted if slot.has(Flag::Connecting) => {
                 if self.unaccepted.are_any() {
                     // There may be room for them now.
-                    self.unaccepted.hurry(sleepers::now());
+                    self.unaccepted.hurry(clock::nanoseconds());
                 }
                 return Ok(());
             }

@@ -13,9 +13,9 @@ use omniverb_connection::light::slot::{Closing, Flag};
 use super::broker::{self, ChannelRoute};
 use super::channel::FOR_ANSWERS;
 use super::route_lookup::{RouteLookup, is_full, look_up_route};
-use super::sleepers;
 use super::state::State;
 use super::unaccepted::Due;
+use crate::clock;
 
 /// Why a connection is not where it was.
 pub(super) enum RefusalCause {
@@ -89,7 +89,7 @@ impl State {
     #[cold]
     pub(super) fn retry_unaccepted(&mut self) {
         broker::look(self);
-        let now = sleepers::now();
+        let now = clock::nanoseconds();
         let Some(turn) = self.unaccepted.due(now) else { return };
         // The broker is to know first of channels that are no more.
         self.say_gone();

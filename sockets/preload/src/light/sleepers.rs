@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::doorbell;
 use super::lane_assignment::WaitTarget;
 use super::memory::CHANNELS;
 use super::state::{State, with};
+use crate::clock;
 use crate::kernel_poll;
 use crate::library_fds;
 use crate::native;
@@ -126,7 +126,7 @@ pub(super) fn wake() {
 }
 
 /// A thread that is about to sleep.
-pub(super) struct Sleeper {
+pub(crate) struct Sleeper {
     slot: Option<&'static Slot>,
 }
 
@@ -172,7 +172,7 @@ impl Sleeper {
     ) -> c_int {
         let own_bell = self.slot.and_then(|slot| borrow(slot.bell.load(Ordering::Acquire)));
         let set = borrow(BELLS.load(Ordering::Acquire));
-        let mut left = until.map(|until| until.saturating_sub(now()));
+        let mut left = until.map(|until| until.saturating_sub(clock::nanoseconds()));
         if own_bell.is_none() || set.is_none() {
             left = Some(left.unwrap_or(MILLISECOND).min(MILLISECOND));
         }
@@ -196,7 +196,7 @@ impl Sleeper {
     }
 
     /// It is awake.
-    pub(super) fn leave(self) {
+    pub(crate) fn leave(self) {
         if let Some(slot) = self.slot {
             if let Some(bell) = borrow(slot.bell.load(Ordering::Acquire)) {
                 let mut word = [0; 8];
@@ -215,10 +215,4 @@ impl Sleeper {
             state.progress();
         });
     }
-}
-
-/// The monotonic clock, in nanoseconds.
-pub(crate) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * NANOSECONDS + time.tv_nsec as u64
 }

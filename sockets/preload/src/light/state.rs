@@ -15,6 +15,7 @@ use omniverb_connection::light::budgets::BLOCKS;
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Block, BlockPool, Slot, SlotTable};
 use omniverb_connection::time_budget::TimeSpent;
+use rustix::mm::munmap;
 
 use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
 use super::descriptors::Token;
@@ -23,7 +24,7 @@ use super::lanes;
 use super::listeners::Listeners;
 use super::local_addresses::Addresses;
 use super::lock::Lock;
-use super::memory::{CHANNELS, SLOTS, reclaim_abandoned, zeros};
+use super::memory::{CHANNELS, SLOTS, zeros};
 use super::option_profiles::Profiles;
 use super::unaccepted::Unaccepted;
 use crate::mapped_memory::wipe;
@@ -160,7 +161,7 @@ pub(super) fn begin_anew() -> bool {
             let base = base.swap(0, Ordering::Relaxed);
             if base != 0 {
                 // SAFETY: the parent's mappings, of which these are unused copies.
-                unsafe { reclaim_abandoned(base as *mut c_void, bytes) };
+                _ = unsafe { munmap(base as *mut c_void, bytes) };
             }
         }
     }

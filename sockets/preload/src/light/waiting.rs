@@ -1,13 +1,15 @@
 //! Waits for something of light connections: polls for a moment, then sleeps.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
-use omniverb_connection::readiness::Deadline;
+use omniverb_connection::backoff::LookOutcome;
+use omniverb_connection::readiness::{Deadline, Slept, WaitSources, wait_loop};
 
 use super::lane_assignment::WaitTarget;
-use super::sleepers::{self, Sleeper, now};
+use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
+use crate::carry::look_history::LookHistory;
 use crate::carry::spin_budget::SpinBudget;
 use crate::clock;
 use crate::errno::errno;
@@ -17,34 +19,33 @@ use crate::user_memory::UserPtr;
 const LOOK: u64 = 3 * clock::MOMENT;
 /// Looks until the processor is given away.
 const SPINS: u32 = 16;
-/// So many waits are left out at most behind one that was in vain.
-const SKIP_MAX: u64 = 127;
 const MILLISECOND: u64 = 1_000_000;
 
-/// Looks in a row that were in vain, and waits that do not look for that.
-static VAIN: AtomicU64 = AtomicU64::new(0);
-static SKIP: AtomicU64 = AtomicU64::new(0);
+/// How looks went, of all threads.
+static LOOKS: LookHistory<'static> = {
+    static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    LookHistory { vain: &WORDS[0], skip: &WORDS[1] }
+};
 
 /// Until when a call waits that is told of in milliseconds; 0: for as long as it takes.
 pub(crate) fn deadline_after(milliseconds: u32) -> Deadline {
-    let limit = (milliseconds != 0).then(|| now() + u64::from(milliseconds) * MILLISECOND);
+    let limit =
+        (milliseconds != 0).then(|| clock::nanoseconds() + u64::from(milliseconds) * MILLISECOND);
     Deadline::Until(limit)
 }
 
 /// The call waits no more.
-pub(super) fn is_over(deadline: Deadline) -> bool {
+pub(crate) fn is_over(deadline: Deadline) -> bool {
     match deadline {
         Deadline::Never => true,
         Deadline::Until(None) => false,
-        Deadline::Until(Some(_)) => deadline.is_over(now()),
+        Deadline::Until(Some(_)) => deadline.is_over(clock::nanoseconds()),
     }
 }
 
 /// Looks for a while, if that is worth while.
 pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Option<R> {
-    let skip = SKIP.load(Ordering::Relaxed);
-    if skip > 0 {
-        SKIP.store(skip - 1, Ordering::Relaxed);
+    if !LOOKS.is_due() {
         return None;
     }
     // The kernel is not asked meanwhile, so others' turns count.
@@ -67,11 +68,8 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
     };
     if found.is_some() {
         budget.was_in_time();
-        VAIN.store(0, Ordering::Relaxed);
-    } else {
-        let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
-        SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
     }
+    LOOKS.record(if found.is_some() { LookOutcome::Well } else { LookOutcome::InVain });
     found
 }
 
@@ -104,38 +102,77 @@ pub(super) fn until<R>(
     deadline: Deadline,
     fd: Option<c_int>,
     awaits: WaitTarget<'_>,
-    mut attempt: impl FnMut(&mut State) -> Option<R>,
+    attempt: impl FnMut(&mut State) -> Option<R>,
 ) -> Result<R, c_int> {
-    let mut both = |state: &mut State| {
-        attempt(state).or_else(|| {
-            state.progress();
-            attempt(state)
-        })
+    let mut call = Attempts { attempt, outcome: None, deadline, fd, awaits, sleeper: None };
+    let found = match deadline {
+        Deadline::Never => wait_loop::ask_once(&mut call),
+        Deadline::Until(_) => wait_loop::wait(&mut call),
     };
-    if let Some(outcome) = with(&mut both).ok_or(libc::EAGAIN)? {
-        return Ok(outcome);
+    found?.ok_or(libc::EAGAIN)
+}
+
+/// A call that attempts something until it has an outcome.
+struct Attempts<'a, A, R> {
+    attempt: A,
+    /// Of the last attempt.
+    outcome: Option<R>,
+    deadline: Deadline,
+    fd: Option<c_int>,
+    awaits: WaitTarget<'a>,
+    sleeper: Option<Sleeper>,
+}
+
+impl<R, A: FnMut(&mut State) -> Option<R>> Attempts<'_, A, R> {
+    fn attempt(&mut self, state: &mut State) -> Option<R> {
+        (self.attempt)(state).or_else(|| {
+            state.progress();
+            (self.attempt)(state)
+        })
     }
-    if deadline == Deadline::Never {
-        return Err(libc::EAGAIN);
+}
+
+impl<R, A: FnMut(&mut State) -> Option<R>> WaitSources for Attempts<'_, A, R> {
+    type Found = R;
+    type Error = c_int;
+
+    fn is_ready(&mut self) -> bool {
+        let outcome = with(|state| self.attempt(state));
+        let is_interrupted = outcome.is_none();
+        self.outcome = outcome.flatten();
+        is_interrupted || self.outcome.is_some()
     }
-    loop {
-        if let Some(outcome) = look(&mut both) {
-            return Ok(outcome);
-        }
-        let sleeper = sleepers::enter(awaits);
-        if let Some(outcome) = with(&mut both).flatten() {
-            sleeper.leave();
-            return Ok(outcome);
-        }
-        let fd = fd.unwrap_or(-1);
+
+    /// `EAGAIN`: there is no outcome, or this very thread was interrupted while it had the state.
+    fn ask(&mut self) -> Result<Option<R>, c_int> {
+        self.outcome.take().map(Some).ok_or(libc::EAGAIN)
+    }
+
+    fn look(&mut self) -> Result<Option<R>, c_int> {
+        Ok(look(|state| self.attempt(state)))
+    }
+
+    fn arm(&mut self) {
+        self.sleeper = Some(sleepers::enter(self.awaits));
+    }
+
+    fn sleep(&mut self) -> Result<Slept<R>, c_int> {
+        let fd = self.fd.unwrap_or(-1);
         let mut all = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }; 3];
-        let slept = sleep(sleeper, &mut all, deadline, UserPtr::NULL);
-        if let Some(outcome) = with(&mut both).flatten() {
-            return Ok(outcome);
+        let slept = match self.sleeper.take() {
+            Some(sleeper) => sleep(sleeper, &mut all, self.deadline, UserPtr::NULL),
+            None => Ok(()),
+        };
+        // What has come is told, whatever ends the sleep.
+        if let Some(outcome) = with(|state| self.attempt(state)).flatten() {
+            return Ok(Slept::Found(outcome));
         }
         slept?;
-        if all[0].revents != 0 || is_over(deadline) {
-            return Err(libc::EAGAIN);
-        }
+        let is_late = all[0].revents != 0 || is_over(self.deadline);
+        Ok(if is_late { Slept::TimeIsOver } else { Slept::Woken })
+    }
+
+    fn disarm(&mut self) {
+        self.sleeper.take().into_iter().for_each(Sleeper::leave);
     }
 }

@@ -1,14 +1,13 @@
 //! Waits in `poll` for descriptors of which some are carried or light.
 //!
 //! The kernel is asked what the program asks it, and the transports add what it cannot see. A call
-//! that waits looks at memory for a moment, if that was worth while of late; then it has itself
-//! woken by what comes, looks once more, and sleeps in the kernel.
+//! that waits does so in steps ([`wait_loop`]).
 
 use core::cell::RefCell;
 use core::ffi::c_int;
 
 use libc::{pollfd, sigset_t};
-use omniverb_connection::readiness::{Deadline, Timeout};
+use omniverb_connection::readiness::{Deadline, Slept, Timeout, WaitSources, wait_loop};
 
 use crate::carry::{self, PolledLinks};
 use crate::clock;
@@ -21,9 +20,6 @@ use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// How many descriptors have something to tell, or errno.
 pub(super) type Answer = Result<c_int, c_int>;
-
-/// How often a call that does not wait looks again for what has gone another way meanwhile.
-const MOVES: u32 = carry::MOVES;
 
 /// Some descriptors may have to do with a transport.
 #[inline(always)]
@@ -120,7 +116,7 @@ pub(super) fn poll_list(
     let answer = if let Some(light) = light {
         let mut answer = Err(libc::ENOMEM);
         light::with_list(all.len() + light::DOORBELLS, |list| {
-            answer = Call::beside_light(all, list, &mut links, light, mask).wait(timeout);
+            answer = Call::beside_light(all, list, &mut links, light, mask, timeout).wait();
         });
         answer
     } else if links.is_empty() {
@@ -128,8 +124,7 @@ pub(super) fn poll_list(
         links.release();
         return result;
     } else {
-        let call = Call { all, beside: None, has_kernels: true, links: &mut links, mask };
-        { call }.wait(timeout)
+        Call::new(all, None, true, &mut links, mask, timeout).wait()
     };
     links.release();
     answer.unwrap_or_else(fails)
@@ -143,6 +138,13 @@ struct Call<'a> {
     has_kernels: bool,
     links: &'a mut PolledLinks,
     mask: UserPtr<'a, sigset_t>,
+    timeout: Timeout,
+    /// Where there are light connections: a sleep may end before it.
+    deadline: Deadline,
+    /// When it began, for a call that does not wait.
+    began: u64,
+    /// Some transport had something to tell when it was looked at last.
+    is_ready: bool,
 }
 
 /// What a call has of light connections.
@@ -162,12 +164,30 @@ impl LightPart<'_> {
 }
 
 impl<'a> Call<'a> {
+    fn new(
+        all: &'a mut [pollfd],
+        beside: Option<LightPart<'a>>,
+        has_kernels: bool,
+        links: &'a mut PolledLinks,
+        mask: UserPtr<'a, sigset_t>,
+        timeout: Timeout,
+    ) -> Self {
+        let deadline = match beside {
+            Some(_) if timeout != Timeout::Zero => timeout.deadline(clock::nanoseconds()),
+            _ => Deadline::Never,
+        };
+        let began = clock::now();
+        let is_ready = false;
+        Self { all, beside, has_kernels, links, mask, timeout, deadline, began, is_ready }
+    }
+
     fn beside_light(
         all: &'a mut [pollfd],
         list: &'a mut [pollfd],
         links: &'a mut PolledLinks,
         light: PolledConnections,
         mask: UserPtr<'a, sigset_t>,
+        timeout: Timeout,
     ) -> Self {
         // What is left out does not count for the limit that the kernel has of lists.
         let is_kernels = |one: &&pollfd| one.fd >= 0 && light::token_of(one.fd).is_none();
@@ -178,76 +198,15 @@ impl<'a> Call<'a> {
         }
         let has_kernels = count > 0;
         let (list, _) = list.split_at_mut(count + light::DOORBELLS);
-        Self { all, beside: Some(LightPart { light, list }), has_kernels, links, mask }
+        Self::new(all, Some(LightPart { light, list }), has_kernels, links, mask, timeout)
     }
 
-    fn wait(&mut self, timeout: Timeout) -> Answer {
-        if timeout == Timeout::Zero {
-            return self.ask_once();
-        }
-        let deadline = match self.beside {
-            Some(_) => timeout.deadline(light::now()),
-            None => Deadline::Never,
+    fn wait(&mut self) -> Answer {
+        let told = match self.timeout {
+            Timeout::Zero => wait_loop::ask_once(self),
+            _ => wait_loop::wait(self),
         };
-        loop {
-            if self.is_ready() {
-                let told = self.ask(true)?;
-                if told != 0 {
-                    return Ok(told);
-                }
-            }
-            let told = self.look(timeout)?;
-            if told != 0 {
-                return Ok(told);
-            }
-            self.arm();
-            let mut answer = if self.is_ready() { self.ask(true) } else { Ok(0) };
-            if answer == Ok(0) {
-                // What there was another thread may have had: a call that waits does not end for
-                // nothing.
-                answer = self.sleep(timeout, deadline);
-            }
-            self.disarm();
-            // Doorbells are rung for others, too.
-            if answer != Ok(0) || self.beside.is_none() || deadline.is_over(light::now()) {
-                return answer;
-            }
-        }
-    }
-
-    /// Asks, for a call that does not wait. What was there when that began, and goes another way at
-    /// this moment, is told of.
-    fn ask_once(&mut self) -> Answer {
-        let began = clock::now();
-        for _ in 0..MOVES {
-            let before = self.links.marks(self.all);
-            let is_ready = self.is_ready();
-            let told = self.ask(is_ready)?;
-            if told != 0
-                || !self.links.is_passing(self.all, began) && self.links.marks(self.all) == before
-            {
-                return Ok(told);
-            }
-        }
-        Ok(0)
-    }
-
-    /// Some transport has something to tell.
-    fn is_ready(&mut self) -> bool {
-        let light = self.beside.as_mut().is_some_and(|beside| beside.light.is_ready(self.all));
-        self.links.is_ready(self.all) || light
-    }
-
-    /// What there is now, of the kernel's and the transports', as they were looked at just now.
-    /// If some of these have something that is told before a signal is.
-    fn ask(&mut self, is_ready: bool) -> Answer {
-        let mask = if is_ready { UserPtr::NULL } else { self.mask };
-        let got = match &mut self.beside {
-            _ if !self.has_kernels => Ok(0),
-            Some(beside) => kernel(beside.kernels(), Timeout::Zero, mask),
-            None => kernel(self.all, Timeout::Zero, mask),
-        };
-        got.map(|got| self.tell(got))
+        told.map(|told| told.unwrap_or(0))
     }
 
     /// Tells what the kernel has said, which of so many, and the transports besides.
@@ -265,38 +224,63 @@ impl<'a> Call<'a> {
         self.all.iter().map(|one| c_int::from(one.revents != 0)).sum()
     }
 
-    /// Looks for a moment, if that is worth while. What there is to tell; 0: nothing.
-    fn look(&mut self, timeout: Timeout) -> Answer {
-        if self.links.is_worth_looking(self.all) {
-            return if self.links.start_polling(self.all) {
-                self.poll_rings(timeout)
-            } else {
-                Ok(0)
-            };
-        }
-        if self.links.any_is_polling(self.all) {
-            // If there is something by the kernel they need not be sent away.
-            return self.ask(false);
-        }
-        let has_kernels = self.has_kernels;
-        let light = self.beside.as_mut().filter(|_| !has_kernels);
-        let is_ready = light.is_some_and(|beside| beside.light.look(self.all));
-        Ok(if is_ready { self.tell(0) } else { 0 })
-    }
-
-    fn poll_rings(&mut self, timeout: Timeout) -> Answer {
+    /// Polls the rings for a moment.
+    fn poll_rings(&mut self) -> Result<Option<c_int>, c_int> {
+        let timeout = self.timeout;
         let call = RefCell::new(self);
         let ask = || {
             let mut call = call.borrow_mut();
-            let is_ready = call.is_ready();
-            call.ask(is_ready).unwrap_or_else(fails)
+            call.is_ready();
+            call.ask().map_or_else(fails, |told| told.unwrap_or(0))
         };
         let is_ready = || call.borrow_mut().is_ready();
         let (told, how) = PolledLinks::look_for_a_moment(timeout, is_ready, ask);
         let call = call.into_inner();
-        let answer = if told < 0 { Err(errno()) } else { Ok(told) };
+        let answer = if told < 0 { Err(errno()) } else { Ok(some(told)) };
         call.links.record_poll(call.all, how);
         answer
+    }
+}
+
+/// What a call has to tell of so many descriptors.
+fn some(told: c_int) -> Option<c_int> {
+    (told != 0).then_some(told)
+}
+
+impl WaitSources for Call<'_> {
+    type Found = c_int;
+    type Error = c_int;
+
+    fn is_ready(&mut self) -> bool {
+        let light = self.beside.as_mut().is_some_and(|beside| beside.light.is_ready(self.all));
+        self.is_ready = self.links.is_ready(self.all) || light;
+        self.is_ready
+    }
+
+    /// If a transport has something that is told before a signal is.
+    fn ask(&mut self) -> Result<Option<c_int>, c_int> {
+        let mask = if self.is_ready { UserPtr::NULL } else { self.mask };
+        let got = match &mut self.beside {
+            _ if !self.has_kernels => Ok(0),
+            Some(beside) => kernel(beside.kernels(), Timeout::Zero, mask),
+            None => kernel(self.all, Timeout::Zero, mask),
+        };
+        got.map(|got| some(self.tell(got)))
+    }
+
+    fn look(&mut self) -> Result<Option<c_int>, c_int> {
+        if self.links.is_worth_looking(self.all) {
+            return if self.links.start_polling(self.all) { self.poll_rings() } else { Ok(None) };
+        }
+        if self.links.any_is_polling(self.all) {
+            // If there is something by the kernel they need not be sent away.
+            self.is_ready = false;
+            return self.ask();
+        }
+        let has_kernels = self.has_kernels;
+        let light = self.beside.as_mut().filter(|_| !has_kernels);
+        let is_ready = light.is_some_and(|beside| beside.light.look(self.all));
+        Ok(if is_ready { some(self.tell(0)) } else { None })
     }
 
     fn arm(&mut self) {
@@ -306,20 +290,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn disarm(&mut self) {
-        self.links.disarm();
-        if let Some(beside) = &mut self.beside {
-            beside.light.disarm();
-        }
-    }
-
-    fn sleep(&mut self, timeout: Timeout, deadline: Deadline) -> Answer {
-        let Self { all, beside, links, mask, .. } = self;
+    fn sleep(&mut self) -> Result<Slept<c_int>, c_int> {
+        let Self { all, beside, links, mask, timeout, deadline, .. } = self;
         let slept = links.sleep(
             all,
             |all| match beside {
-                Some(LightPart { light, list }) => light.sleep(list, deadline, *mask),
-                None => kernel(all, timeout, *mask),
+                Some(LightPart { light, list }) => light.sleep(list, *deadline, *mask),
+                None => kernel(all, *timeout, *mask),
             },
             |slept| slept.unwrap_or(0) as usize,
         );
@@ -327,7 +304,29 @@ impl<'a> Call<'a> {
         if let Some(beside) = beside {
             beside.light.is_ready(all);
         }
-        Ok(self.tell(got))
+        Ok(match self.tell(got) {
+            // Doorbells are rung for others, too.
+            0 if self.beside.is_some() && !self.deadline.is_over(clock::nanoseconds()) => {
+                Slept::Woken
+            }
+            0 => Slept::TimeIsOver,
+            told => Slept::Found(told),
+        })
+    }
+
+    fn disarm(&mut self) {
+        self.links.disarm();
+        if let Some(beside) = &mut self.beside {
+            beside.light.disarm();
+        }
+    }
+
+    fn mark(&mut self) -> u64 {
+        self.links.marks(self.all)
+    }
+
+    fn is_passing(&mut self) -> bool {
+        self.links.is_passing(self.all, self.began)
     }
 }
 

@@ -19,6 +19,7 @@ use omniverb_connection::readiness::{Deadline, Timeout};
 use super::descriptor_table;
 use super::poll::{concerns, is_on, kernel, poll_list, unconcerned, unknown};
 use crate::carry;
+use crate::clock;
 use crate::errno::{errno, fails};
 use crate::light;
 use crate::user_memory::{UserFdSets, UserPtr, UserPtrMut};
@@ -141,7 +142,7 @@ fn select_concerned(
     mask: UserPtr<'_, sigset_t>,
     native: impl Fn() -> c_int,
 ) -> c_int {
-    let began = if matches!(timeout, Timeout::Within(_)) { light::now() } else { 0 };
+    let began = if matches!(timeout, Timeout::Within(_)) { clock::nanoseconds() } else { 0 };
     let mut outcome = Outcome::Failed(libc::ENOMEM);
     light::with_list(count, |list| {
         // Another thread may change the sets meanwhile: a list of fewer.
@@ -162,7 +163,7 @@ fn select_concerned(
         Outcome::Told(count) => count,
     };
     if let (Some(left), Timeout::Within(_)) = (left, timeout) {
-        let gone = light::now().saturating_sub(began);
+        let gone = clock::nanoseconds().saturating_sub(began);
         let (tv_sec, tv_nsec) = timeout.after(gone).time().unwrap_or((0, 0));
         let error = errno();
         left.write(timeval { tv_sec, tv_usec: tv_nsec / 1000 });
@@ -221,7 +222,8 @@ fn select_list(
             one.events = 0;
             leave_out(one);
         }
-        let rest = if timeout == Timeout::Zero { timeout } else { deadline.left(light::now()) };
+        let rest =
+            if timeout == Timeout::Zero { timeout } else { deadline.left(clock::nanoseconds()) };
         found = poll_list(all, rest, mask, |all| kernel(all, rest, mask).unwrap_or_else(fails));
     }
 }
