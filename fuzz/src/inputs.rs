@@ -43,6 +43,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "kernel_addresses" => (0..random.below(6)).flat_map(|_| netlink(random)).collect(),
         "kernel_maps" => text(random, &MAPS),
         "configuration" => text(random, &SETTINGS),
+        "metrics_request" => text(random, &REQUESTS),
         "words" => text(random, &WORDS),
         "monitor" => conversation(random),
         "vhost" => (0..random.below(20)).flat_map(|_| vhost(random)).collect(),
@@ -293,6 +294,20 @@ const MAPS: [&str; 12] = [
     "99999999999999999999",
     ":",
     "          [heap]",
+];
+const REQUESTS: [&str; 12] = [
+    "\u{1}",
+    "\u{9}",
+    "GET ",
+    "HEAD ",
+    "POST ",
+    "/metrics",
+    "?name=x",
+    " HTTP/1.1",
+    " HTTP/1.0",
+    "\r\n",
+    "\r\n\r\n",
+    "Host: localhost\r\n",
 ];
 const SETTINGS: [&str; 20] = [
     "[vnic]\n",

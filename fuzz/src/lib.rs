@@ -45,6 +45,11 @@ mod configuration;
 #[path = "../../host/daemon/src/vnic_tables.rs"]
 mod vnic_tables;
 
+// HTTP requests for the daemon's metrics.
+#[allow(dead_code)]
+#[path = "../../host/daemon/src/metrics/http_request.rs"]
+mod http_request;
+
 // What is said at QEMU's monitor, which is part of another.
 #[allow(dead_code)]
 #[path = "../../tools/omniverb/src/vm/qemu_monitor.rs"]
@@ -87,6 +92,7 @@ pub const TARGETS: &[Target] = &[
     ("kernel_addresses", kernel_addresses),
     ("kernel_maps", kernel_maps),
     ("configuration", configuration_file),
+    ("metrics_request", metrics_request),
     ("helper", helper),
     ("monitor", qemu_monitor),
     ("vhost", qemu_vhost),
@@ -336,6 +342,20 @@ pub fn configuration_file(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(configuration) = configuration::Configuration::parse(&text, "x") {
         let _ = (configuration.limits(), configuration.configured());
+    }
+}
+
+/// An HTTP request for metrics, in pieces: its verdict comes by the byte that completes it, and
+/// stays.
+pub fn metrics_request(bytes: &[u8]) {
+    use http_request::{REQUEST_BYTES_MAX, Verdict, read};
+    let Some((length, bytes)) = bytes.split_first() else { return };
+    let mut verdict = Verdict::Incomplete;
+    for end in (0..=bytes.len()).step_by(usize::from(*length).max(1)) {
+        let now = read(&bytes[..end]);
+        assert!(verdict == Verdict::Incomplete || now == verdict, "{verdict:?}, then {now:?}");
+        assert!(now != Verdict::Incomplete || end < REQUEST_BYTES_MAX);
+        verdict = now;
     }
 }
 

@@ -46,6 +46,8 @@ INSTEAD = [
     (r"omniverb-agent cluster --file /etc/omniverb/cluster.toml",
      r"echo '[tenant.blue]' > some.toml; omniverb-agent cluster --file some.toml & "
      r"until omniverb tenant show blue; do sleep 0.1; done"),
+    (r"omniverb top", "omniverb top -n 1"),
+    (r"(curl -sS --fail http://127.0.0.1:9469/metrics)", r"\1 | grep -q ^omniverb_vnics"),
     (r"(bench/bench.py|bench/two_hosts.py) --against OTHER/dist",
      r"\1 --against dist --quick --only send_lat --out bench.json"),
 ]

@@ -1,6 +1,7 @@
 """Tests man pages and shell completions, as they are installed."""
 
 import gzip
+import itertools
 import os
 import pathlib
 import re
@@ -70,6 +71,40 @@ def _have_their_sections(stage):
                 check(other.exists(), f"{page.name} refers to {name}({section})")
 
 
+def _named_commands(table):
+    """The commands that the rows of a table name in their first column: `vnic show NAME`, or
+    `tenant\\|policy show NAME` for two, or behind such a one just `delete NAME`."""
+    for row in re.findall(r"^\| ((?:[^|\\]|\\.)*) \|", table, re.MULTILINE):
+        groups = [""]
+        for span in re.findall(r"`([^`]+)`", row):
+            words = []
+            for word in span.split():
+                if not re.fullmatch(r"[a-z][a-z-]*(\\\|[a-z][a-z-]*)*", word):
+                    break
+                words.append(word.split("\\|"))
+            if len(words) == 1 and groups != [""]:
+                words = [groups, *words]
+            groups = words[0] if len(words) > 1 else groups
+            yield from itertools.product(*words)
+
+
+def _reference(stage):
+    """docs/reference/commands.md has the commands that there are, and the daemon's options."""
+    text = (staging.ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    parts = dict(part.partition("\n")[::2] for part in text.split("\n## ")[1:])
+    there = set(_commands(stage))
+    leaves = {words for words in there
+              if not any(other[:-1] == words for other in there if other)}
+    named = {words[:1] if words[:1] == ("cluster",) else words
+             for words in _named_commands(parts["`omniverb`"])}
+    check(named == leaves, f"missing {leaves - named}, no commands {named - leaves}")
+    help_text = process.run([stage.dist / "bin" / "omniverbd", "--help"])
+    options = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", help_text, re.MULTILINE))
+    told = set(re.findall(r"^\| `(--[a-z-]+)", parts["`omniverbd`"], re.MULTILINE))
+    options -= {"--help", "--version"}
+    check(told == options, f"missing {options - told}, no options {told - options}")
+
+
 # Completes the words it is given, as bash does when Tab is pressed behind them.
 _COMPLETES = """
 . "$1"; shift
@@ -85,6 +120,7 @@ def _completes(stage):
     file = stage.dist / "share" / "bash-completion" / "completions" / "omniverb"
     for words, expected, unexpected in (
             (["omniverb", "sta"], "status", "run"),
+            (["omniverb", "top", "--s"], "--sort", "--batch"),
             (["omniverb", "vnic", ""], "disconnect", "status"),
             (["omniverb", "vm", ""], "detach", "carry"),
             (["omniverb", "vnic", "set", "host", "--da"], "--datapath", "--rate"),
@@ -137,6 +173,7 @@ def groups():
     return [Group("manuals", [
         Case("manuals.all_are_there", _all_are_there), Case("manuals.are_read", _are_read),
         Case("manuals.have_their_sections", _have_their_sections),
+        Case("manuals.reference", _reference),
         Case("manuals.completes", _completes), Case("manuals.exit_status", _exit_status),
         Case("manuals.are_installed", _are_installed, 300),
     ], weight=WAITS)]

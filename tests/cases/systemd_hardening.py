@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 
+from cases import metrics
 from harness import client_server, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
@@ -21,9 +22,10 @@ _KEPT = 1 << 24  # CAP_SYS_RESOURCE
 def _fixture(stage):
     enter = [sys.executable, _ROOT / "tests" / "harness" / "run_as_systemd_unit.py", _UNIT]
     settings = stage.folder("hardening") / "omniverbd.toml"
-    settings.write_text("sockets = true\n")
+    port = metrics.free_port()
+    settings.write_text(f'sockets = true\nmetrics = "127.0.0.1:{port}"\n')
     with Pair(stage, daemon_enter=enter, daemon_arguments=["--config", settings]) as pair:
-        pair.gid_index = client_server.gid_index(pair.server)
+        pair.gid_index, pair.metrics_port = client_server.gid_index(pair.server), port
         yield pair
 
 
@@ -54,6 +56,14 @@ def _serves(pair):
             pair.daemon.omniverb("vnic", "set", f"pid:{place.pid}", *words)
         both = client_server.run(pair, "ibv_rc_pingpong", "-g", str(pair.gid_index), "-n", "300")
         check("300 iters" in both.client, both.client)
+
+
+def _serves_metrics(pair):
+    status, _, text = metrics.request(pair.metrics_port)
+    check(status == 200 and "omniverb_vnics" in text, f"{status} {text}")
+    names = [pathlib.Path(f"/proc/{pair.daemon.pid}/task/{task}/comm").read_text().strip()
+             for task in os.listdir(f"/proc/{pair.daemon.pid}/task")]
+    check(names.count("metrics") == 1, f"{names}")
 
 
 def _has_no_privilege(pair):
@@ -120,6 +130,7 @@ def _heard(calls):
 def groups():
     """One daemon, two containers."""
     cases = [Case("hardening.serves", _serves, 60),
+             Case("hardening.serves_metrics", _serves_metrics, 30),
              Case("hardening.has_no_privilege", _has_no_privilege, 30),
              Case("hardening.broker_introduces", _broker_introduces, 30),
              Case("hardening.helper_comes_back", _helper_comes_back, 60)]

@@ -11,6 +11,7 @@ use crate::engine::QpCounters;
 use omniverb_session::limits::STATISTICS_WORDS;
 use omniverb_sys::extent::FileId;
 use omniverb_tenancy::VnicId;
+use omniverb_terms::Errno;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -26,6 +27,8 @@ struct Totals {
     /// Of a machine's: the window of that machine.
     window: Option<FileId>,
     words: Slot,
+    /// Calls of its processes that were refused, by the error.
+    refused: BTreeMap<Errno, u64>,
 }
 
 impl Counters {
@@ -46,6 +49,22 @@ impl Counters {
         for (total, word) in totals.words.iter_mut().zip(slot) {
             *total = total.wrapping_add(*word);
         }
+    }
+
+    /// A call of a process of this vNIC was refused.
+    pub(crate) fn refuse(&mut self, vnic: VnicId, errno: Errno) {
+        let refused = &mut self.0.entry(vnic).or_default().refused;
+        // Errors without a name are counted together, so there are as many as names.
+        let errno = if errno.name().is_some() { errno } else { Errno::EIO };
+        let count = refused.entry(errno).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Calls of processes of this vNIC that were refused, by the names of errors.
+    pub(crate) fn refused(&self, vnic: VnicId) -> Value {
+        let refused = self.0.get(&vnic).into_iter().flat_map(|totals| &totals.refused);
+        let row = refused.map(|(errno, count)| (errno.to_string(), json!(count)));
+        Value::Object(row.collect())
     }
 
     /// Drops the counters of a vNIC that is gone.
@@ -105,6 +124,17 @@ pub(crate) fn packets(counters: &QpCounters) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_calls_are_counted_by_error() {
+        let mut counted = Counters::default();
+        for errno in [Errno::ENOMEM, Errno(3), Errno::ENOMEM, Errno(1 << 30)] {
+            counted.refuse(VnicId(3), errno);
+        }
+        assert_eq!(counted.refused(VnicId(3)), json!({ "ENOMEM": 2, "EIO": 2 }));
+        counted.forget(VnicId(3));
+        assert_eq!(counted.refused(VnicId(3)), json!({}));
+    }
 
     #[test]
     fn counters_of_ended_queue_pairs_last_as_long_as_their_vnic() {

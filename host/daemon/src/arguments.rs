@@ -4,6 +4,7 @@
 #![expect(missing_docs, reason = "comments are texts for users here")]
 
 use clap::{Parser, ValueEnum};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Host daemon of Omniverb: gives every network namespace its own RDMA device.
@@ -33,6 +34,12 @@ pub struct Arguments {
     /// configuration describes, the host's included.
     #[arg(long)]
     pub isolate: bool,
+    /// Serve metrics for Prometheus by HTTP at this loopback address, as 127.0.0.1:9469, path
+    /// /metrics [default: not at all].
+    ///
+    /// Every user of the host may read them: they name vNICs, tenants and policies.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// Stay in the foreground (the default).
     #[arg(long, conflicts_with = "detach")]
     pub foreground: bool,

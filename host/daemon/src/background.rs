@@ -60,6 +60,9 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(folder) = &arguments.state_folder {
         command.arg("--state-folder").arg(std::path::absolute(folder)?);
     }
+    if let Some(address) = arguments.metrics {
+        command.arg("--metrics").arg(address.to_string());
+    }
     if let Some(seconds) = arguments.idle_exit {
         command.arg("--idle-exit").arg(seconds.to_string());
     }

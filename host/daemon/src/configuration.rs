@@ -19,6 +19,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -53,6 +54,7 @@ pub(crate) struct Configuration {
     #[serde(deserialize_with = "vnic_tables::optional_adoption")]
     adoption: Option<Adoption>,
     isolate: Option<bool>,
+    pub(crate) metrics: Option<SocketAddr>,
     container: Vec<ContainerRule>,
     tenant: BTreeMap<String, Tenant>,
     policy: BTreeMap<String, PolicyObject>,
@@ -95,6 +97,20 @@ fn level(name: &str) -> Result<Level, String> {
 
 fn optional_level<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Level>, D::Error> {
     level(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+/// An address where metrics are served.
+///
+/// # Errors
+/// It is no loopback address: metrics name tenants, and each process that connects reads them.
+pub(crate) fn metrics_address(address: SocketAddr) -> Result<SocketAddr, String> {
+    match address.ip().is_loopback() {
+        true => Ok(address),
+        false => Err(format!(
+            "metrics are served at loopback addresses only, such as 127.0.0.1:9469, not at \
+             {address}; for other hosts use a proxy that asks for a password"
+        )),
+    }
 }
 
 /// The text of a file. A pipe or a device might never end, or not even open.
@@ -178,6 +194,9 @@ impl Configuration {
         if self.memory_max_mib.is_some_and(|mebibytes| mebibytes < LEAST_MIB) {
             let line = line_of("memory_max_mib");
             bail!("{name}:{line}: memory_max_mib must be at least {LEAST_MIB}");
+        }
+        if let Some(Err(problem)) = self.metrics.map(metrics_address) {
+            bail!("{name}:{}: {problem}", line_of("metrics"));
         }
         if self.sockets_light.len() > MOST {
             let line = line_of("sockets_light");
@@ -413,6 +432,8 @@ mod tests {
             ("[process]\n\nqueue_pairs = 8193\n", 3, "8192"),
             ("[vnic]\nlinks = 0\n", 2, "at least 1"),
             ("\nmemory_max_mib = 511\n", 2, "at least 512"),
+            ("\nmetrics = \"10.0.0.1:9469\"\n", 2, "loopback"),
+            ("metrics = \"9469\"\n", 1, "socket address"),
             ("datapath = \"fast\"\n", 1, "fast"),
             ("[vnic]\n\nlink = 3\n", 3, "link"),
             ("adoption = \"on\"\n", 1, "exact, trusting and off"),

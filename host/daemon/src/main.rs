@@ -5,6 +5,7 @@
 mod allow_table;
 mod background;
 mod configuration;
+mod metrics;
 mod paths;
 mod service_manager;
 mod vnic_tables;
@@ -12,7 +13,7 @@ mod vnic_tables;
 use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
-use configuration::Configuration;
+use configuration::{Configuration, metrics_address};
 use omniverb_broker::BROKER;
 use omniverb_control::{
     Audience, Form, Journal, Level, Reload, RuntimeFolder, Server, Settings, StartError,
@@ -115,6 +116,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mut limits = configuration.limits();
     limits.sessions = limits.sessions.min(descriptors / DESCRIPTORS_PER_SESSION);
     let memory = configuration.memory();
+    let metrics = arguments.metrics.or(configuration.metrics);
+    let metrics = metrics.map(metrics_address).transpose().map_err(anyhow::Error::msg)?;
     let isolate = arguments.isolate;
     let mut configured = configuration.configured();
     if isolate {
@@ -146,6 +149,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let mut journal = Journal::new(level, form);
     let audience = if geteuid().is_root() { Audience::AllUsers } else { Audience::Owner };
+    // Before the daemon answers, so that metrics are there when it does.
+    let metrics = metrics.map(metrics::Endpoint::bind);
     let place = RuntimeFolder::take_apart(&path, &files(&path)?, audience)?;
     let at = operator_socket(arguments)?;
     // Not the name of the other one's files, which may be in this folder.
@@ -176,6 +181,10 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         eprintln!(
             "omniverbd: without CAP_SYS_ADMIN only processes of this network namespace are served"
         );
+    }
+    // Behind all that gives up privileges: this thread has none, either.
+    if let Some(endpoint) = metrics {
+        metrics::serve(endpoint, &at, Journal::new(level, form))?;
     }
     sd_notify::tell("READY=1");
     let ended = server.run(Some(termination.as_fd()));

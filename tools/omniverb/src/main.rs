@@ -18,6 +18,7 @@ mod status;
 mod status_pages;
 mod table;
 mod tenant_connection;
+mod top;
 mod vm;
 mod vnic;
 
@@ -60,6 +61,7 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
             (present::present(&folder, task), 1)
         }
         Command::Status { json } => (status::status(json), 1),
+        Command::Top(options) => (top::top(&options), 1),
         Command::Vnic(command) => (vnic(command), 1),
         Command::Tenant(command) => (objects::tenant(command), 1),
         Command::Policy(command) => (objects::policy(command), 1),

@@ -6,6 +6,7 @@ use crate::qp_counters::Slot;
 use crate::server::Server;
 use omniverb_sys::clock;
 use omniverb_tenancy::SessionId;
+use omniverb_terms::Errno;
 
 impl Server {
     /// Ends a client's connection; everything it had goes.
@@ -35,6 +36,13 @@ impl Server {
         let Some(client) = self.clients.get(id) else { return };
         if let Ok(vnic) = client.vnic() {
             self.counted.add(vnic, words);
+        }
+    }
+
+    /// A call of this client was refused.
+    pub(super) fn count_refusal(&mut self, id: SessionId, errno: Errno) {
+        if let Some(Ok(vnic)) = self.clients.get(id).map(|client| client.vnic()) {
+            self.counted.refuse(vnic, errno);
         }
     }
 

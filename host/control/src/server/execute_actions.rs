@@ -29,6 +29,9 @@ impl Server {
             Action::Related { number, verdict } => self.socket_pairs().related(number, verdict),
             Action::Welcome { session, tag, welcome } => self.welcome(session, tag, &welcome),
             Action::Reply { session, tag, message } => {
+                if let Message::Failed(errno) = &message {
+                    self.count_refusal(session, *errno);
+                }
                 self.delivery().answer(session, tag, Letter::of(message));
             }
             Action::Event { session, message } => {

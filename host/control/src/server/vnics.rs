@@ -162,6 +162,7 @@ impl StatusRows<'_> {
             "faults": policy.faults.map(|faults| faults.show()),
             "injected": self.injected(key),
             "direct_links": self.tables.direct_links(key),
+            "refused_calls": self.counted.refused(key),
             "ended": self.counted.row(key, &self.engine.ended(key)),
         })
     }

@@ -4,6 +4,7 @@
 #![expect(missing_docs, reason = "comments are texts for users here")]
 
 mod objects;
+mod top;
 mod vm;
 mod vnic;
 
@@ -14,6 +15,7 @@ pub use objects::{
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
+pub use top::{TopOptions, TopOrder};
 pub use vm::{InPlace, VmCommand, WindowMode, WindowOptions};
 pub use vnic::{
     AdoptionValue, DatapathValue, FaultList, PolicyOptions, Rate, VnicCommand, VnicOptions,
@@ -92,6 +94,14 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show virtual devices by what they send and receive, again and again.
+    ///
+    /// On a terminal until q is pressed: s sorts by another column, arrows and page keys scroll.
+    /// Without a terminal, or with --batch, --once or --json, it prints tables or JSON. Rates are
+    /// those of the time since the table before. The limit is the least that holds for the device;
+    /// drops are packets that the daemon could not send and those that faults dropped. Needs the
+    /// operators' socket: root where the daemon runs, or the daemon's own user.
+    Top(TopOptions),
     /// Show or change virtual devices: tenant, datapath, rate, faults.
     #[command(subcommand)]
     Vnic(VnicCommand),

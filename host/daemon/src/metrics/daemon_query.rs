@@ -1,0 +1,328 @@
+//! Asks the daemon, by its operators' socket, what its vNICs have counted.
+//!
+//! The rows are those of `omniverb status --json`. The thread that decides answers piece by piece
+//! between its other work, so a scrape holds nothing up.
+
+use super::counter_totals::{Counter, Counts, PathLabel, QueuePair, Sample, Vnic, add_wrapping};
+use anyhow::{Context, bail, ensure};
+use omniverb_session::body::{Cursor, Status};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::operator::{Message, QueryAll, QueryObjects, QueryVnics, decode, encode};
+use omniverb_session::tc_units;
+use omniverb_sys::seqpacket;
+use rustix::process::geteuid;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Budget: queue pairs that a sample has; those beyond are counted without their path.
+const QUEUE_PAIRS_MAX: usize = 65536;
+/// How long the daemon may take for one piece.
+const PIECE_TIME: Duration = Duration::from_secs(5);
+/// How long it may take for all of them.
+const SAMPLE_TIME: Duration = Duration::from_secs(20);
+
+/// What the daemon with this operators' socket says now.
+///
+/// # Errors
+/// It does not answer, or takes too long.
+pub(super) fn sample(socket: &Path) -> anyhow::Result<Sample> {
+    let daemon = Daemon::connect(socket)?;
+    let mut rows = Rows::default();
+    daemon.pages(|from| QueryObjects { from }.into(), &mut rows)?;
+    // What has ended before and behind what has not: see `counter_totals`.
+    daemon.pages(|from| QueryVnics { from }.into(), &mut rows)?;
+    daemon.pages(|from| QueryAll { from }.into(), &mut rows)?;
+    rows.is_again = true;
+    daemon.pages(|from| QueryVnics { from }.into(), &mut rows)?;
+    Ok(rows.sample())
+}
+
+struct Daemon {
+    socket: OwnedFd,
+    deadline: Instant,
+}
+
+impl Daemon {
+    fn connect(path: &Path) -> anyhow::Result<Daemon> {
+        let shown = path.display();
+        let socket =
+            seqpacket::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
+        ensure!(
+            seqpacket::peer(socket.as_fd())?.uid == geteuid().as_raw(),
+            "another user's daemon listens at {shown}"
+        );
+        seqpacket::limit_receiving(socket.as_fd(), Some(PIECE_TIME))?;
+        Ok(Daemon { socket, deadline: Instant::now() + SAMPLE_TIME })
+    }
+
+    fn pages(&self, ask: impl Fn(Cursor) -> Message, rows: &mut Rows) -> anyhow::Result<()> {
+        let mut from = Cursor::START;
+        loop {
+            ensure!(Instant::now() < self.deadline, "the daemon did not answer in {SAMPLE_TIME:?}");
+            let page = self.page(&ask(from))?;
+            let length = page.text.len().min(page.length as usize);
+            rows.add(page.text.get(..length).unwrap_or_default())?;
+            if page.more == 0 {
+                return Ok(());
+            }
+            from = page.next;
+        }
+    }
+
+    fn page(&self, question: &Message) -> anyhow::Result<Status> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(1, question, &mut bytes);
+        seqpacket::send(self.socket.as_fd(), bytes.get(..length).unwrap_or_default(), &[])?;
+        let received =
+            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+        let (length, _) = received.context("the daemon does not answer")?;
+        match decode(bytes.get(..length).unwrap_or_default()) {
+            Ok((_, Message::Status(status))) => Ok(status),
+            _ => bail!("the daemon has no room for another operator"),
+        }
+    }
+}
+
+/// A sample under construction.
+#[derive(Default)]
+struct Rows {
+    sample: Sample,
+    /// Policies of vNICs that were described, by the names of these objects.
+    described: BTreeMap<String, Vec<String>>,
+    /// vNICs are seen for the second time.
+    is_again: bool,
+    /// The vNIC that rows of processes belong to.
+    vnic: Option<String>,
+    /// The queue pair that rows of peers belong to.
+    queue_pair: Option<(u32, QueuePair)>,
+    queue_pairs: usize,
+}
+
+impl Rows {
+    fn add(&mut self, lines: &[u8]) -> anyhow::Result<()> {
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let row: BTreeMap<String, Value> =
+                serde_json::from_slice(line).context("the daemon's answer cannot be read")?;
+            for (kind, row) in row {
+                self.row(&kind, &row);
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, kind: &str, row: &Value) {
+        if kind != "peer" && kind != "waiting_for" {
+            self.end_queue_pair();
+        }
+        match kind {
+            "daemon" => {
+                self.sample.version = text(row, "version");
+                self.sample.seconds = number(row, "seconds");
+                self.sample.stuck = row["stuck"].as_array().map_or(0, |all| all.len() as u64);
+            }
+            "object" => self.object(row),
+            "vnic" if row["ended"].is_object() && self.is_again => self.vnic_again(row),
+            "vnic" if row["ended"].is_object() => self.vnic_policy(row),
+            "vnic" => {
+                let name = text(row, "name");
+                let vnic = self.sample.vnics.entry(name.clone()).or_default();
+                vnic.tenant = text(row, "tenant");
+                vnic.encryption = text(row, "encryption");
+                vnic.cm_ids = number(row, "cm_ids");
+                self.vnic = Some(name);
+            }
+            "process" => {
+                if let Some(vnic) = self.current() {
+                    vnic.processes += 1;
+                    vnic.memory_regions += number(row, "mrs");
+                    vnic.links += number(row, "links");
+                }
+            }
+            "qp" => {
+                let qpn = u32::try_from(number(row, "qpn")).unwrap_or(u32::MAX);
+                self.queue_pair = Some((qpn, QueuePair { path: None, counts: counts(row) }));
+            }
+            "peer" => {
+                if let Some((_, queue_pair)) = &mut self.queue_pair {
+                    let path = PathLabel::named(row["path"].as_str().unwrap_or_default());
+                    queue_pair.path = Some(queue_pair.path.map_or(path, |other| other.with(path)));
+                    add_wrapping(&mut queue_pair.counts, &packets(&row["packets"]));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn current(&mut self) -> Option<&mut Vnic> {
+        self.sample.vnics.get_mut(self.vnic.as_ref()?)
+    }
+
+    fn end_queue_pair(&mut self) {
+        let Some((qpn, queue_pair)) = self.queue_pair.take() else { return };
+        let has_room = self.queue_pairs < QUEUE_PAIRS_MAX;
+        self.queue_pairs += 1;
+        match self.current() {
+            Some(vnic) if has_room => drop(vnic.queue_pairs.insert(qpn, queue_pair)),
+            Some(vnic) => add_wrapping(&mut vnic.ended, &queue_pair.counts),
+            None => {}
+        }
+    }
+
+    /// A tenant, a policy, or a vNIC as it was described.
+    fn object(&mut self, row: &Value) {
+        let (name, fields) = (text(row, "name"), &row["fields"]);
+        let rate = &fields["rate"];
+        let limit = rate.as_str().and_then(|rate| tc_units::rate(rate).ok()).or(rate.as_u64());
+        let limit = limit.filter(|rate| *rate > 0);
+        match row["kind"].as_str() {
+            Some("tenant") => drop(self.sample.tenants.insert(name, limit)),
+            Some("policy") => drop(self.sample.policies.insert(name, limit)),
+            _ => {
+                let policies = fields["policies"].as_array().into_iter().flatten();
+                let names = policies.filter_map(|name| name.as_str().map(str::to_owned));
+                self.described.insert(name, names.collect());
+            }
+        }
+    }
+
+    /// What holds for a vNIC, and what has ended there.
+    fn vnic_policy(&mut self, row: &Value) {
+        let described = row["object"].as_str().and_then(|name| self.described.get(name));
+        let faults = &row["injected"];
+        let refused = row["refused_calls"].as_object().into_iter().flatten();
+        let vnic = Vnic {
+            tenant: text(row, "tenant"),
+            policies: described.cloned().unwrap_or_default(),
+            limit: row["rate"].as_u64(),
+            encryption: text(row, "encryption"),
+            refused: refused.map(|(error, n)| (error.clone(), n.as_u64().unwrap_or(0))).collect(),
+            faults: [number(faults, "lost"), number(faults, "dropped")],
+            ended: counts(&row["ended"]),
+            ..Vnic::default()
+        };
+        self.sample.vnics.insert(text(row, "name"), vnic);
+    }
+
+    /// The same, behind all queue pairs that have not ended.
+    fn vnic_again(&mut self, row: &Value) {
+        if let Some(vnic) = self.sample.vnics.get_mut(&text(row, "name")) {
+            vnic.is_consistent = vnic.ended == counts(&row["ended"]);
+        }
+    }
+
+    fn sample(mut self) -> Sample {
+        self.end_queue_pair();
+        self.sample
+    }
+}
+
+fn text(row: &Value, key: &str) -> String {
+    row[key].as_str().unwrap_or_default().to_owned()
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or(0)
+}
+
+/// What a queue pair has counted, or all that have ended.
+fn counts(row: &Value) -> Counts {
+    let mut counts = packets(&row["packets"]);
+    for (counter, key) in [
+        (Counter::BytesSent, "bytes_sent"),
+        (Counter::BytesReceived, "bytes_received"),
+        (Counter::MessagesSent, "messages_sent"),
+        (Counter::MessagesReceived, "messages_received"),
+        (Counter::Mapped, "operations_mapped"),
+        (Counter::Mediated, "operations_mediated"),
+        (Counter::RetriesExceeded, "retries_exceeded"),
+        (Counter::RnrRetriesExceeded, "rnr_retries_exceeded"),
+    ] {
+        counts[counter as usize] = number(row, key);
+    }
+    counts
+}
+
+/// What the engine has counted.
+fn packets(row: &Value) -> Counts {
+    let mut counts = Counts::default();
+    for (counter, key) in [
+        (Counter::PacketsSent, "sent"),
+        (Counter::PacketsReceived, "received"),
+        (Counter::Resent, "resent"),
+        (Counter::Duplicates, "duplicates"),
+        (Counter::Unsent, "unsent"),
+        (Counter::OutOfOrder, "out_of_order"),
+        (Counter::NotReady, "not_ready_heard"),
+        (Counter::Gaps, "gaps_heard"),
+        (Counter::Retries, "retries"),
+    ] {
+        counts[counter as usize] = number(row, key);
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(lines: &[&str]) -> Rows {
+        let mut rows = Rows::default();
+        lines.iter().for_each(|line| rows.add(line.as_bytes()).unwrap());
+        rows
+    }
+
+    #[test]
+    fn rows_become_a_sample() {
+        let ended = r#"{"vnic":{"name":"vnic-1","tenant":"blue","object":"web","rate":80,
+            "encryption":"psp","refused_calls":{"ENOMEM":2},"injected":{"lost":4,"dropped":1},
+            "ended":{"bytes_sent":5,"packets":{"sent":2}}}}"#
+            .replace('\n', "");
+        let mut rows = rows(&[
+            r#"{"object":{"kind":"tenant","name":"blue","fields":{"rate":"8mbit"}}}"#,
+            r#"{"object":{"kind":"policy","name":"gold","fields":{"mode":"each"}}}"#,
+            r#"{"object":{"kind":"vnic","name":"web","fields":{"policies":["gold"]}}}"#,
+            &ended,
+            r#"{"daemon":{"version":"0.1.0","seconds":9,"stuck":[{}]}}"#,
+            r#"{"vnic":{"name":"vnic-1","tenant":"blue","encryption":"psp","cm_ids":3}}"#,
+            r#"{"process":{"mrs":2,"links":4}}"#,
+            r#"{"qp":{"qpn":7,"bytes_sent":10,"operations_mapped":3}}"#,
+            r#"{"peer":{"path":"direct","packets":null}}"#,
+            r#"{"qp":{"qpn":8,"bytes_sent":1,"retries_exceeded":1}}"#,
+            r#"{"peer":{"path":"wire","packets":{"sent":4,"retries":1}}}"#,
+            r#"{"peer":{"path":"direct"}}"#,
+            r#"{"qp":{"qpn":9}}"#,
+            r#"{"waiting_for":3}"#,
+        ]);
+        rows.is_again = true;
+        rows.add(ended.as_bytes()).unwrap();
+        let sample = rows.sample();
+        assert_eq!((sample.seconds, sample.stuck), (9, 1));
+        assert_eq!((sample.tenants["blue"], sample.policies["gold"]), (Some(8_000_000), None));
+        let vnic = &sample.vnics["vnic-1"];
+        assert_eq!((vnic.limit, vnic.processes, vnic.memory_regions), (Some(80), 1, 2));
+        assert_eq!((vnic.links, vnic.cm_ids, vnic.refused["ENOMEM"]), (4, 3, 2));
+        assert_eq!((&vnic.policies[..], vnic.faults), (&["gold".to_owned()][..], [4, 1]));
+        assert!(vnic.is_consistent);
+        let of = |qpn: u32, counter: Counter| vnic.queue_pairs[&qpn].counts[counter as usize];
+        assert_eq!((of(7, Counter::BytesSent), of(7, Counter::Mapped)), (10, 3));
+        assert_eq!((of(8, Counter::PacketsSent), of(8, Counter::RetriesExceeded)), (4, 1));
+        assert_eq!(of(8, Counter::Retries), 1);
+        assert_eq!(vnic.ended[Counter::PacketsSent as usize], 2);
+        let paths: Vec<_> = vnic.queue_pairs.values().map(|queue_pair| queue_pair.path).collect();
+        assert_eq!(paths, [Some(PathLabel::Direct), Some(PathLabel::Mixed), None]);
+        assert!(Rows::default().add(b"{").is_err());
+    }
+
+    #[test]
+    fn what_ended_meanwhile_makes_a_vnic_inconsistent() {
+        let row =
+            |sent: u64| format!(r#"{{"vnic":{{"name":"a","ended":{{"bytes_sent":{sent}}}}}}}"#);
+        let mut rows = rows(&[&row(5)]);
+        rows.is_again = true;
+        rows.add(row(6).as_bytes()).unwrap();
+        assert!(!rows.sample().vnics["a"].is_consistent);
+    }
+}

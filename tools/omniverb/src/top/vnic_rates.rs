@@ -1,0 +1,334 @@
+//! Computes rates of vNICs from two samples of the daemon's counters.
+//!
+//! In: what `omniverb vnic list` and `omniverb status` have, at two times. Out: rows, sorted.
+
+use omniverb_arguments::TopOrder;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// What one vNIC has counted, and what holds for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Vnic {
+    tenant: String,
+    /// Bits per second: the least of the limits that hold for it.
+    limit: Option<u64>,
+    processes: u64,
+    queue_pairs: u64,
+    paths: BTreeSet<String>,
+    counters: Counters,
+    /// Whether no queue pair ended while others were asked for: one may be missing otherwise.
+    is_consistent: bool,
+}
+
+/// Counters of a vNIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counters {
+    bytes_sent: u64,
+    bytes_received: u64,
+    messages: u64,
+    dropped: u64,
+    resent: u64,
+}
+
+/// What all vNICs have counted at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    at: Instant,
+    vnics: BTreeMap<String, Vnic>,
+}
+
+/// A vNIC in the time between two samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) tenant: String,
+    /// Bits per second.
+    pub(super) sent: u64,
+    /// Bits per second.
+    pub(super) received: u64,
+    /// Messages sent per second.
+    pub(super) messages: u64,
+    /// Bits per second, if there is a limit.
+    pub(super) limit: Option<u64>,
+    /// Packets per second.
+    pub(super) dropped: u64,
+    /// Packets per second.
+    pub(super) resent: u64,
+    pub(super) processes: u64,
+    pub(super) queue_pairs: u64,
+    /// That of its queue pairs: `mixed` if there are several, `-` if there is none.
+    pub(super) path: String,
+}
+
+/// All vNICs in the time between two samples.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rates {
+    pub(super) rows: Vec<Row>,
+    pub(super) interval: Duration,
+}
+
+impl Sample {
+    /// What `omniverb vnic list` shows, what `omniverb status` shows, and the first once more.
+    pub(super) fn new(vnics: &Value, status: &Value, again: &Value, at: Instant) -> Sample {
+        let mut found: BTreeMap<String, Vnic> = BTreeMap::new();
+        for row in list(vnics, "vnics") {
+            let shared = list(row, "shared_limits").iter().filter_map(|one| one["rate"].as_u64());
+            let mut vnic = Vnic {
+                tenant: row["tenant"].as_str().unwrap_or("default").to_owned(),
+                limit: shared.chain(row["rate"].as_u64()).min(),
+                ..Vnic::default()
+            };
+            vnic.counters.add(&row["ended"]);
+            vnic.counters.add_packets(&row["ended"]["packets"]);
+            let faults = &row["injected"];
+            for key in ["lost", "dropped"] {
+                let dropped = vnic.counters.dropped.wrapping_add(number(faults, key));
+                vnic.counters.dropped = dropped;
+            }
+            found.insert(name_of(row), vnic);
+        }
+        for row in list(status, "vnics") {
+            let vnic = found.entry(name_of(row)).or_default();
+            for process in list(row, "processes") {
+                vnic.processes += 1;
+                list(process, "qps").iter().for_each(|qp| vnic.add_queue_pair(qp));
+            }
+        }
+        for (before, after) in list(vnics, "vnics").iter().zip(list(again, "vnics")) {
+            let is_same = before["name"] == after["name"] && before["ended"] == after["ended"];
+            if let Some(vnic) = found.get_mut(&name_of(before)) {
+                vnic.is_consistent = is_same;
+            }
+        }
+        Sample { at, vnics: found }
+    }
+
+    /// Replaces counters that went back only since a queue pair was missing.
+    pub(super) fn correct(&mut self, before: &Sample) {
+        for (name, vnic) in self.vnics.iter_mut().filter(|(_, vnic)| !vnic.is_consistent) {
+            if let Some(old) = before.vnics.get(name) {
+                vnic.counters = vnic.counters.max(&old.counters);
+            }
+        }
+    }
+}
+
+impl Vnic {
+    fn add_queue_pair(&mut self, qp: &Value) {
+        self.queue_pairs += 1;
+        self.counters.add(qp);
+        if let Some(path) = qp["path"].as_str().filter(|path| *path != "none") {
+            self.paths.insert(path.to_owned());
+        }
+        list(qp, "peers").iter().for_each(|peer| self.counters.add_packets(&peer["packets"]));
+    }
+
+    fn path(&self) -> String {
+        let mut paths = self.paths.iter();
+        match (paths.next(), paths.next()) {
+            (None, _) => "-".into(),
+            (Some(path), None) => path.clone(),
+            _ => "mixed".into(),
+        }
+    }
+}
+
+impl Counters {
+    /// Adds what a process says of a queue pair, which may be anything.
+    fn add(&mut self, row: &Value) {
+        self.bytes_sent = self.bytes_sent.wrapping_add(number(row, "bytes_sent"));
+        self.bytes_received = self.bytes_received.wrapping_add(number(row, "bytes_received"));
+        self.messages = self.messages.wrapping_add(number(row, "messages_sent"));
+    }
+
+    /// Adds what the daemon says of packets.
+    fn add_packets(&mut self, row: &Value) {
+        self.dropped = self.dropped.wrapping_add(number(row, "unsent"));
+        self.resent = self.resent.wrapping_add(number(row, "resent"));
+    }
+
+    fn max(&self, other: &Counters) -> Counters {
+        Counters {
+            bytes_sent: self.bytes_sent.max(other.bytes_sent),
+            bytes_received: self.bytes_received.max(other.bytes_received),
+            messages: self.messages.max(other.messages),
+            dropped: self.dropped.max(other.dropped),
+            resent: self.resent.max(other.resent),
+        }
+    }
+}
+
+impl Rates {
+    /// What happened between two samples. A vNIC that is new has rates from the next one on: what
+    /// it counted before is not of this time.
+    pub(super) fn new(before: &Sample, now: &Sample, order: TopOrder) -> Rates {
+        let interval = now.at.saturating_duration_since(before.at);
+        let nanoseconds = interval.as_nanos().max(1);
+        let per_second = |now: u64, before: u64, unit: u128| {
+            let more = u128::from(now.saturating_sub(before)) * unit * 1_000_000_000;
+            u64::try_from(more / nanoseconds).unwrap_or(u64::MAX)
+        };
+        let row = |(name, vnic): (&String, &Vnic)| {
+            let new = vnic.counters;
+            let old = before.vnics.get(name).map_or(new, |vnic| vnic.counters);
+            Row {
+                name: name.clone(),
+                tenant: vnic.tenant.clone(),
+                sent: per_second(new.bytes_sent, old.bytes_sent, 8),
+                received: per_second(new.bytes_received, old.bytes_received, 8),
+                messages: per_second(new.messages, old.messages, 1),
+                limit: vnic.limit,
+                dropped: per_second(new.dropped, old.dropped, 1),
+                resent: per_second(new.resent, old.resent, 1),
+                processes: vnic.processes,
+                queue_pairs: vnic.queue_pairs,
+                path: vnic.path(),
+            }
+        };
+        let mut rates = Rates { rows: now.vnics.iter().map(row).collect(), interval };
+        rates.sort(order);
+        rates
+    }
+
+    /// The greatest first, and of equal ones the first by name.
+    pub(super) fn sort(&mut self, order: TopOrder) {
+        self.rows.sort_by(|one, other| {
+            let key = |row: &Row| match order {
+                TopOrder::Rate => Some(row.sent.saturating_add(row.received)),
+                TopOrder::Limit => row.use_of_limit(),
+                TopOrder::Drops => Some(row.dropped),
+                TopOrder::Name => None,
+            };
+            Reverse(key(one)).cmp(&Reverse(key(other))).then_with(|| one.name.cmp(&other.name))
+        });
+    }
+
+    /// The sum of a column.
+    pub(super) fn sum(&self, column: fn(&Row) -> u64) -> u64 {
+        self.rows.iter().map(column).fold(0, u64::saturating_add)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let row = |row: &Row| {
+            json!({
+                "name": row.name,
+                "tenant": row.tenant,
+                "sent_bits_per_second": row.sent,
+                "received_bits_per_second": row.received,
+                "messages_per_second": row.messages,
+                "limit_bits_per_second": row.limit,
+                "dropped_packets_per_second": row.dropped,
+                "resent_packets_per_second": row.resent,
+                "processes": row.processes,
+                "queue_pairs": row.queue_pairs,
+                "path": row.path,
+            })
+        };
+        let rows: Vec<Value> = self.rows.iter().map(row).collect();
+        json!({ "interval_seconds": self.interval.as_secs_f64(), "vnics": rows })
+    }
+}
+
+impl Row {
+    /// How much of its limit is sent, in thousandths; `None` if there is no limit.
+    pub(super) fn use_of_limit(&self) -> Option<u64> {
+        let limit = u128::from(self.limit?.max(1));
+        u64::try_from(u128::from(self.sent) * 1000 / limit).ok()
+    }
+}
+
+fn name_of(row: &Value) -> String {
+    row["name"].as_str().unwrap_or("?").to_owned()
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or(0)
+}
+
+fn list<'a>(row: &'a Value, key: &str) -> &'a [Value] {
+    row[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vnics(ended: u64) -> Value {
+        json!({ "vnics": [
+            { "name": "a", "tenant": "blue", "rate": 8_000_000, "ended": { "bytes_sent": ended },
+              "injected": { "lost": 2, "dropped": 1 }, "shared_limits": [{ "rate": 4_000_000 }] },
+            { "name": "b", "tenant": "default", "rate": null, "ended": { "bytes_sent": 5 } },
+        ]})
+    }
+
+    fn sample(at: Instant, ended: [u64; 2], sent: u64, unsent: u64) -> Sample {
+        let qp = |path: &str, bytes: u64| {
+            json!({ "path": path, "bytes_sent": bytes, "messages_sent": bytes / 100,
+                    "peers": [{ "packets": { "unsent": unsent, "resent": 2 * unsent } }] })
+        };
+        let status = json!({ "vnics": [
+            { "name": "a", "processes": [{ "qps": [qp("forwarded", sent), qp("none", 0)] }] },
+            { "name": "b", "processes": [] },
+        ]});
+        Sample::new(&vnics(ended[0]), &status, &vnics(ended[1]), at)
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let begun = Instant::now();
+        let before = sample(begun, [1000, 1000], 1000, 1);
+        let now = sample(begun + Duration::from_millis(500), [1000, 1000], 126_000, 3);
+        let rates = Rates::new(&before, &now, TopOrder::Rate);
+        let [a, b] = rates.rows.as_slice() else { panic!("{rates:?}") };
+        assert_eq!((a.sent, a.messages, a.dropped, a.resent), (2_000_000, 2500, 8, 16));
+        assert_eq!((a.limit, a.use_of_limit(), a.queue_pairs), (Some(4_000_000), Some(500), 2));
+        assert_eq!((&*a.path, &*b.path, b.sent, a.processes), ("forwarded", "-", 0, 1));
+        assert_eq!((rates.sum(|row| row.sent), rates.rows.len()), (2_000_000, 2));
+        let json = rates.json();
+        assert_eq!(json["interval_seconds"], 0.5);
+        assert_eq!(json["vnics"][0]["sent_bits_per_second"], 2_000_000);
+        assert_eq!(json["vnics"][1]["limit_bits_per_second"], Value::Null);
+        // Counters that began anew are no traffic, and neither is what a new vNIC counted before.
+        assert_eq!(Rates::new(&now, &before, TopOrder::Rate).sum(|row| row.sent), 0);
+        let nothing = Sample { at: begun, vnics: BTreeMap::new() };
+        assert_eq!(Rates::new(&nothing, &now, TopOrder::Rate).sum(|row| row.sent), 0);
+    }
+
+    #[test]
+    fn a_queue_pair_that_is_missing_for_a_moment_makes_no_traffic_later() {
+        let begun = Instant::now();
+        let second = Duration::from_secs(1);
+        let before = sample(begun, [0, 0], 1000, 0);
+        // It ended behind the first look at what has ended.
+        let mut missing = sample(begun + second, [0, 1000], 0, 0);
+        missing.correct(&before);
+        assert_eq!(Rates::new(&before, &missing, TopOrder::Rate).rows[0].sent, 0);
+        let after = sample(begun + 2 * second, [1000, 1000], 0, 0);
+        assert_eq!(Rates::new(&missing, &after, TopOrder::Rate).rows[0].sent, 0);
+    }
+
+    #[test]
+    fn each_order_puts_the_greatest_first() {
+        let row = |name: &str, sent, limit, dropped| Row {
+            name: name.into(),
+            sent,
+            limit,
+            dropped,
+            ..Row::default()
+        };
+        let rows = vec![row("x", 5, None, 1), row("y", 9, Some(90), 0), row("z", 1, Some(2), 3)];
+        let mut rates = Rates { rows, ..Rates::default() };
+        for (order, names) in [
+            (TopOrder::Rate, "yxz"),
+            (TopOrder::Limit, "zyx"),
+            (TopOrder::Drops, "zxy"),
+            (TopOrder::Name, "xyz"),
+        ] {
+            rates.sort(order);
+            let found: String = rates.rows.iter().map(|row| row.name.as_str()).collect();
+            assert_eq!(found, names, "{order:?}");
+        }
+    }
+}
