@@ -1,7 +1,9 @@
 """Tests that a greedy client gets ENOMEM, and that others do not notice."""
 
 import contextlib
+import json
 import subprocess
+import time
 
 from harness import client_server, process
 from harness.case import WAITS, Case, Group, check
@@ -93,9 +95,55 @@ def _noise_on_the_socket(pair):
                   lambda: f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
 
 
+def _control_rate(pair):
+    """A policy holds one container to its rate of queue pairs, and to a number of them; others and
+    what is set anew are not held up, and a daemon that comes back knows it."""
+    omniverb = pair.daemon.omniverb
+    omniverb("policy", "create", "small", "--control-rate", "1k/s", "--qp-rate", "50/s",
+             "--queue-pairs", "30")
+    pair.daemon.set_vnic(pair.greedy.namespace, "--policy", "small")
+    try:
+        shown = json.loads(omniverb("policy", "show", "small", "--json"))
+        wanted = {"control_rate": "1000/s", "qp_rate": "50/s", "queue_pairs": 30}
+        check(shown["fields"] == wanted, f"{shown}")
+        vnic = pair.daemon.vnic(pair.greedy.namespace)
+        check([vnic[key] for key in wanted] == [1000, 50, 30], f"{vnic}")
+        begun = time.monotonic()
+        greedy = pair.greedy.start("/opt/programs/quota_exhaustion", "queue_pairs",
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        client_server.run(pair, "ibv_rc_pingpong", "-g", client_server.gid_index(pair.server), "-c")
+        line = greedy.stdout.readline()
+        took = time.monotonic() - begun
+        check(line.startswith("30 QPs, then Cannot allocate memory"), line)
+        # Six at once at most, the others one every 20 ms: it can take longer, not less.
+        check(took > 23 / 50, f"{took} s")
+        greedy.communicate("", timeout=60)
+        pair.daemon.kill()
+        pair.daemon.start()
+        shown = json.loads(omniverb("policy", "show", "small", "--json"))
+        check(shown["fields"] == wanted, f"{shown}")
+        omniverb("policy", "set", "small", "--qp-rate", "none", "--queue-pairs", "40")
+        greedy = pair.greedy.start("/opt/programs/quota_exhaustion", "queue_pairs",
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        line = greedy.stdout.readline()
+        check(line.startswith("40 QPs, then Cannot allocate memory"), line)
+        greedy.communicate("", timeout=60)
+        text = omniverb("policy", "set", "small", "--qp-rate", "0/s", accept=(2,))
+        check("1/s to 1000000/s" in text, text)
+    finally:
+        vnics = [row["name"] for row in json.loads(omniverb("vnic", "list", "--json"))["vnics"]
+                 if row.get("object")]
+        for name in vnics:
+            omniverb("vnic", "delete", name)
+        omniverb("policy", "delete", "small")
+
+
 def groups():
     """One greedy container, two that want to work."""
     cases = [Case(f"quotas.{test}", _exhaust(test), 180) for test in tests_of("quota_exhaustion")]
+    cases.append(Case("quotas.control_rate", _control_rate, 90))
     cases.append(Case("quotas.half_finished_handshakes", _half_finished_handshakes))
     cases.append(Case("quotas.noise_on_the_socket", _noise_on_the_socket, 90))
     return [Group("quotas", cases, _fixture, weight=WAITS)]

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Where root's configuration is if nothing else is said.
 const SYSTEM_FILE: &str = "/etc/omniverb/omniverbd.toml";
 /// Bytes of a configuration file: thousands of vNICs have their tables in it.
-const BYTES_MAX: u64 = 1 << 20;
+const BYTES_MAX: u64 = 16 << 20;
 /// Nothing that a thread does in one turn takes a hundredth of it.
 const WATCHDOG_SECONDS: u32 = 5;
 
@@ -123,7 +123,7 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > BYTES_MAX {
-        bail!("it has more than {} KiB", BYTES_MAX >> 10);
+        bail!("it has more than {} MiB", BYTES_MAX >> 20);
     }
     Ok(text)
 }
@@ -417,7 +417,7 @@ mod tests {
         std::fs::write(&long, "#".repeat(BYTES_MAX as usize)).unwrap();
         assert!(Configuration::load(Some(&long)).is_ok());
         std::fs::write(&long, "#".repeat(BYTES_MAX as usize + 1)).unwrap();
-        assert!(error(&long).ends_with("it has more than 1024 KiB"));
+        assert!(error(&long).ends_with("it has more than 16 MiB"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -53,6 +53,7 @@ pub use memory::extent_layout::{
 pub use omniverb_terms::{Operations, UnderlayRoute, VnicId};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
+pub use policy::control_limits::ControlLimits;
 pub use policy::policies::{
     Datapath, KeyGeneration, Policies, Policy, RateLimit, SharedLimit, TenantId,
 };

@@ -1,9 +1,11 @@
 //! Dispatches messages of clients to the functions that handle them.
 
 use crate::action::{Action, Arrived, Channel};
+use crate::policy::control_limits::Operation;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;
+use crate::timers::Timer;
 use omniverb_session::Message;
 use omniverb_terms::Errno;
 
@@ -38,6 +40,56 @@ impl Tenancy {
         if !session.is_welcomed() {
             return self.context.fail(id, tag, Errno::EPROTO);
         }
+        if let Some(at) = self.pace(id, message, now).transpose() {
+            return match at {
+                Ok(at) => {
+                    let Some(session) = self.tenants.sessions.get_mut(&id) else { return };
+                    session.wait(Waiting::Paced { tag, message: message.clone().into() });
+                    self.context.timers.set(Timer::PacedCall(id), at);
+                }
+                Err(errno) => self.context.fail(id, tag, errno),
+            };
+        }
+        self.execute(id, tag, message, now);
+    }
+
+    /// When a call is to be handled, if that is later.
+    ///
+    /// # Errors
+    /// `EAGAIN`: its vNIC has asked for too much.
+    fn pace(&mut self, id: SessionId, message: &Message, now: u64) -> Result<Option<u64>, Errno> {
+        let Some(session) = self.tenants.sessions.get(&id) else { return Ok(None) };
+        // What outlived a daemon is announced at once: it was counted when it was made.
+        if session.resumes() && self.queue_pairs.takes_announcements(now) {
+            return Ok(None);
+        }
+        let vnic = session.client().vnic;
+        let limits = self.tenants.policy(vnic).control;
+        if limits.operations.is_none() && limits.queue_pairs_per_second.is_none() {
+            return Ok(None);
+        }
+        let operation = match message {
+            // A datagram's destination, which sending asks for.
+            Message::ConnectQp(m) if self.queue_pairs.is_datagram(m.qpn) => Operation::Uncounted,
+            message => Operation::of(message),
+        };
+        let pace = self.tenants.control_paces.entry(vnic).or_default();
+        let at = pace.admit(limits, operation, now).ok_or(Errno::EAGAIN)?;
+        Ok(Some(at).filter(|at| *at > now))
+    }
+
+    /// It is the turn of a call that was over a rate.
+    pub(crate) fn paced_call_due(&mut self, id: SessionId, now: u64) {
+        let Some(session) = self.tenants.sessions.get_mut(&id) else { return };
+        match session.take_waiting() {
+            Some(Waiting::Paced { tag, message }) => self.execute(id, tag, &message, now),
+            Some(other) => session.wait(other),
+            None => {}
+        }
+    }
+
+    /// Handles a call of a process.
+    fn execute(&mut self, id: SessionId, tag: u64, message: &Message, now: u64) {
         let result = match message {
             Message::QueryGids(_) => {
                 return self.tenants.query_gids(&mut self.context, id, tag, now);
@@ -81,7 +133,6 @@ impl Tenancy {
 
     /// Calls once more what waited for the table of GIDs, which is new now.
     pub(crate) fn dispatch_again(&mut self, id: SessionId, tag: u64, message: Message) {
-        let arrived = Arrived { channel: Channel::Calls, tag, message, memory: None };
-        self.dispatch(id, &arrived, self.context.now());
+        self.execute(id, tag, &message, self.context.now());
     }
 }

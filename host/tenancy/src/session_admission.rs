@@ -6,6 +6,7 @@ use crate::action::Action;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;
+use crate::timers::Timer;
 use omniverb_session::body::{BellClosed, CLOSED_BY_DEATH, Hello, ROLE_VERBS};
 use omniverb_terms::{Errno, VnicId};
 
@@ -79,6 +80,8 @@ impl Tenancy {
             Some(Waiting::Hello { tag }) => self.tenants.welcome(&mut self.context, id, tag),
             Some(Waiting::Gids { tag }) => self.tenants.tell_gids(&mut self.context, id, tag),
             Some(Waiting::Address { tag, message }) => self.dispatch_again(id, tag, *message),
+            // It waits for its time, not for addresses.
+            Some(paced @ Waiting::Paced { .. }) => session.wait(paced),
             None => {}
         }
     }
@@ -87,6 +90,7 @@ impl Tenancy {
         let Some(session) = self.tenants.sessions.get_mut(&id) else { return };
         session.end();
         let key = session.client().vnic;
+        self.context.timers.clear(Timer::PacedCall(id));
         self.cm().end_connections(id, now);
         for qpn in self.queue_pairs.of(id) {
             self.unlinker().remove_qp(qpn, CLOSED_BY_DEATH, now);

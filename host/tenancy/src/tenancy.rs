@@ -162,6 +162,7 @@ impl Tenancy {
         self.tenants.identities.remove(&vnic);
         self.tenants.see_addresses(vnic, Vec::new());
         self.tenants.rules.forget(vnic);
+        self.tenants.control_paces.remove(&vnic);
         self.network.detach(vnic);
     }
 
@@ -372,6 +373,7 @@ impl Tenancy {
                 Timer::Connection(session, id) => self.cm().connection_due(session, id, now),
                 Timer::EarlyRequests => self.cm().early_requests_due(now),
                 Timer::DreqRetransmissions => self.cm().farewells_due(now),
+                Timer::PacedCall(session) => self.paced_call_due(session, now),
             }
         }
         self.context.decided()

@@ -8,6 +8,7 @@ use crate::directory::address_owners::AddressOwners;
 use crate::directory::loopbacks;
 use crate::directory::vnic_names::Read;
 use crate::policy::adoption::Adoption;
+use crate::policy::control_limits::ControlPace;
 use crate::policy::policies::{Policies, Policy};
 use crate::row_keys::SessionId;
 use crate::rules::connected_ports::ConnectedPorts;
@@ -37,6 +38,8 @@ pub(crate) struct Tenants {
     pub(crate) rules: RuleTable,
     /// Of connections that rdma_cm makes.
     pub(crate) connected_ports: ConnectedPorts,
+    /// What vNICs whose control operations have a rate did lately.
+    pub(crate) control_paces: BTreeMap<VnicId, ControlPace>,
     /// Of tenants that have keys.
     pub(crate) virtual_networks: VirtualNetworks,
     /// Which vNICs have an address: kept with their names.

@@ -23,6 +23,8 @@ pub(crate) enum Timer {
     EarlyRequests,
     /// A last word of an id that is gone is said again.
     DreqRetransmissions,
+    /// A call that was over a rate is handled.
+    PacedCall(SessionId),
 }
 
 /// All timers that are set.

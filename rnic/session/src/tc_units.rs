@@ -60,6 +60,22 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is no size: use a number and b, k, m or g"))
 }
 
+/// The most operations per second that may be said.
+pub const OPERATIONS_MAX: u32 = 1_000_000;
+
+/// Operations per second: `1000/s`, `2.5k/s`, or without the `/s`.
+///
+/// # Errors
+/// What is wrong with the text, for people.
+pub fn operations(text: &str) -> Result<u32, String> {
+    let count = text.strip_suffix("/s").unwrap_or(text);
+    let found = number(count, &[("", 1), ("k", 1000), ("m", 1_000_000)]);
+    let found = found.and_then(|count| u32::try_from(count).ok());
+    found.filter(|count| (1..=OPERATIONS_MAX).contains(count)).ok_or_else(|| {
+        format!("{text:?} is no rate of operations: use 1/s to {OPERATIONS_MAX}/s, or none")
+    })
+}
+
 fn number(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
@@ -100,6 +116,16 @@ fn show<const N: usize>(number: u64, units: [(&str, u64); N], least: &str) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operations_have_a_rate_of_their_own() {
+        for (text, count) in [("1000/s", 1000), ("2.5k/s", 2500), ("7", 7), ("1m/s", 1_000_000)] {
+            assert_eq!(operations(text), Ok(count), "{text}");
+        }
+        for text in ["", "/s", "0/s", "0", "-1/s", "10/m", "1000001/s", "0.5/s", "1e3/s", "1/s/s"] {
+            assert!(operations(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn rates_are_those_of_tc() {

@@ -6,8 +6,9 @@ use crate::output;
 use crate::table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
-    AdoptionValue, DatapathValue, EncryptionValue, ModeValue, PolicyCommand, PolicyMode,
-    PolicyOptions, Rate, RuleOptions, TenantCommand, TenantOptions, VnicOptions,
+    AdoptionValue, ControlOptions, DatapathValue, EncryptionValue, ModeValue, OperationRate,
+    PolicyCommand, PolicyMode, PolicyOptions, Rate, RuleOptions, TenantCommand, TenantOptions,
+    VnicOptions,
 };
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::MetadataExt;
@@ -63,12 +64,12 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
     match command {
-        PolicyCommand::Create { name, mode, policy, rules } => {
-            let fields = policy_fields(&mode, &policy, &rules);
+        PolicyCommand::Create { name, mode, policy, control, rules } => {
+            let fields = policy_fields(&mode, &policy, &control, &rules);
             change(&Operator::connect()?, "create", Kind::Policy, &name, fields)
         }
-        PolicyCommand::Set { name, mode, policy, rules } => {
-            let fields = policy_fields(&mode, &policy, &rules);
+        PolicyCommand::Set { name, mode, policy, control, rules } => {
+            let fields = policy_fields(&mode, &policy, &control, &rules);
             if fields.is_empty() {
                 bail!("one option at least is required: see omniverb policy set --help");
             }
@@ -187,9 +188,11 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
 fn policy_fields(
     mode: &PolicyMode,
     policy: &PolicyOptions,
+    control: &ControlOptions,
     rules: &RuleOptions,
 ) -> Map<String, Value> {
     let mut fields = fields_of(policy);
+    fields.extend(control_fields(control));
     let word = mode.mode.map(|mode| match mode {
         ModeValue::Each => "each",
         ModeValue::Shared => "shared",
@@ -202,6 +205,21 @@ fn policy_fields(
     };
     fields.insert("rule".to_owned(), rules);
     fields
+}
+
+/// The fields about control operations.
+fn control_fields(control: &ControlOptions) -> impl Iterator<Item = (String, Value)> {
+    let ControlOptions { control_rate, qp_rate, queue_pairs } = control;
+    let per_second = |rate: OperationRate| match rate.0 {
+        0 => "none".into(),
+        count => format!("{count}/s").into(),
+    };
+    let fields = [
+        ("control_rate", control_rate.map(per_second)),
+        ("qp_rate", qp_rate.map(per_second)),
+        ("queue_pairs", queue_pairs.map(|count| count.0.map_or(Value::Null, Value::from))),
+    ];
+    fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)))
 }
 
 /// The fields `rate` and `burst`.
@@ -356,13 +374,20 @@ mod tests {
         let Command::Tenant(TenantCommand::Set { tenant, .. }) = parse(words) else { panic!() };
         let expected = json!({ "rate": "5000000000bit", "burst": "65536", "adoption": "off" });
         assert_eq!(Value::from(tenant_fields(&tenant).unwrap()), expected);
-        let words = "omniverb policy create gold --mode shared --rate none";
-        let Command::Policy(PolicyCommand::Create { mode, policy, rules, .. }) = parse(words)
-        else {
-            panic!()
+        let of_policy = |words: &str| match parse(words) {
+            Command::Policy(PolicyCommand::Create { mode, policy, control, rules, .. }) => {
+                Value::from(policy_fields(&mode, &policy, &control, &rules))
+            }
+            other => panic!("{other:?}"),
         };
-        let expected = json!({ "mode": "shared", "rate": "none", "burst": null });
-        assert_eq!(Value::from(policy_fields(&mode, &policy, &rules)), expected);
+        let shared = of_policy("omniverb policy create gold --mode shared --rate none");
+        assert_eq!(shared, json!({ "mode": "shared", "rate": "none", "burst": null }));
+        let words =
+            "omniverb policy create gold --control-rate 1.5k/s --qp-rate 20 --queue-pairs 9";
+        let expected = json!({ "control_rate": "1500/s", "qp_rate": "20/s", "queue_pairs": 9 });
+        assert_eq!(of_policy(words), expected);
+        let words = "omniverb policy create gold --control-rate none --queue-pairs none";
+        assert_eq!(of_policy(words), json!({ "control_rate": "none", "queue_pairs": null }));
         for words in ["omniverb tenant set blue", "omniverb tenant create blue --rate 0"] {
             assert!(Arguments::try_parse_from(words.split(' ')).is_err(), "{words}");
         }

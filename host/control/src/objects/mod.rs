@@ -46,7 +46,7 @@ use std::time::Duration;
 use tenant_keys::TenantKeys;
 pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
-    RateValue, SizeValue,
+    OperationRateValue, RateValue, SizeValue,
 };
 use virtual_places::VirtualPlaces;
 

@@ -7,7 +7,7 @@ use super::container_rules::{ContainerRule, RULES_MAX};
 use super::rule_value::RuleValue;
 use super::value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
-    RateValue, SizeValue,
+    OperationRateValue, RateValue, SizeValue,
 };
 use omniverb_session::tc_units::burst_for;
 use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleOrigin, RuleSet, SharedLimit, TenantId};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,6 +110,15 @@ pub struct PolicyObject {
     /// Which pages may be mapped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adoption: Option<AdoptionValue>,
+    /// Control operations per second of each vNIC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_rate: Option<OperationRateValue>,
+    /// Queue pairs that each vNIC may make per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qp_rate: Option<OperationRateValue>,
+    /// Queue pairs that each vNIC may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_pairs: Option<u32>,
     /// Which operations are allowed with which peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleValue>,
@@ -410,10 +420,9 @@ impl ObjectSet {
             datapath: vnic.datapath,
             rate: vnic.rate,
             burst: vnic.burst,
-            mode: None,
             faults: vnic.faults,
             adoption: vnic.adoption,
-            rule: Vec::new(),
+            ..PolicyObject::default()
         };
         let named = vnic.policies.iter().filter_map(|name| self.policy.get(name));
         for object in named.chain([&own]) {
@@ -425,6 +434,16 @@ impl ObjectSet {
             }
             if let Some(AdoptionValue(adoption)) = object.adoption {
                 policy.adoption = adoption;
+            }
+            let per_second = |rate: OperationRateValue| NonZeroU32::new(rate.0);
+            if let Some(rate) = object.control_rate {
+                policy.control.operations = per_second(rate);
+            }
+            if let Some(rate) = object.qp_rate {
+                policy.control.queue_pairs_per_second = per_second(rate);
+            }
+            if object.queue_pairs.is_some() {
+                policy.control.queue_pairs = object.queue_pairs;
             }
             if object.rate.is_some() && !object.is_shared() {
                 policy.limit = limit(object.rate, object.burst).unwrap_or(policy.limit);

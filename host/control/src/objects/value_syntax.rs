@@ -46,8 +46,18 @@ words! {
         |faults| faults.map_or("none".into(), |faults| faults.show());
     /// `psp` or `none`.
     EncryptionValue(Encryption), encryption, |encryption| encryption_word(*encryption).into();
+    /// Control operations per second, as `1000/s`; 0, or `none`: no limit.
+    OperationRateValue(u32), operation_rate,
+        |rate| if *rate == 0 { "none".into() } else { format!("{rate}/s") };
     /// Whether a policy's rate is for each vNIC or shared.
     ModeValue(Mode), mode, |mode| if *mode == Mode::Each { "each" } else { "shared" }.into();
+}
+
+fn operation_rate(text: &str) -> Result<u32, String> {
+    match text {
+        "none" => Ok(0),
+        text => tc_units::operations(text),
+    }
 }
 
 /// Whether a policy's rate is for each vNIC or shared.

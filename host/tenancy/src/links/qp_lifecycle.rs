@@ -29,6 +29,11 @@ impl Pairing<'_> {
         if m.statistics_slot as usize >= STATISTICS_SLOTS {
             return Err(Errno::EINVAL);
         }
+        let most = self.tenants.policy(key).control.queue_pairs;
+        let of_vnic = self.tenants.vnics.get(&key).map_or(0, |vnic| vnic.account().count(Kind::Qp));
+        if m.qpn == Qpn(0) && most.is_some_and(|most| of_vnic >= most as usize) {
+            return Err(Errno::ENOMEM);
+        }
         let receipt = session.account().charge(&[Kind::Qp])?;
         let (qpn, issued, origin) = if m.qpn == Qpn(0) {
             let range = self.tenants.virtual_networks.range(key);

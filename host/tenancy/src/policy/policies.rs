@@ -1,6 +1,7 @@
 //! Keeps the policies of administrators for vNICs.
 
 use crate::policy::adoption::Adoption;
+use crate::policy::control_limits::ControlLimits;
 use crate::sessions::vnic_identity::Identity;
 use omniverb_session::faults::Faults;
 use omniverb_terms::VnicId;
@@ -61,6 +62,8 @@ pub struct Policy {
     pub encryption: Option<KeyGeneration>,
     /// Whether others share a limit with it, which holds besides its own.
     pub shared_limit: SharedLimit,
+    /// What its processes may ask of the daemon.
+    pub control: ControlLimits,
 }
 
 /// Whether a vNIC has a limit in common with others: that of its tenant, or of a policy.

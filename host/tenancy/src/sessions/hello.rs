@@ -76,7 +76,7 @@ impl Tenants {
         Welcome {
             session: id.0,
             node_guid: self.node_guid(key),
-            qp_max: most(Kind::Qp),
+            qp_max: most(Kind::Qp).min(self.policy(key).control.queue_pairs.unwrap_or(u32::MAX)),
             mr_max: most(Kind::Mr),
             link_max: most(Kind::Link),
             daemon: context.number,

@@ -19,6 +19,8 @@ pub(crate) enum Waiting {
     Gids { tag: u64 },
     /// A call that names an address which is not known, until they have been read anew.
     Address { tag: u64, message: Box<Message> },
+    /// A call over a rate, until it is its turn.
+    Paced { tag: u64, message: Box<Message> },
 }
 
 /// A session's speed in taking its events.

@@ -8,6 +8,7 @@ mod capture_tracing;
 mod cm_bound_ids;
 mod cm_connections;
 mod cm_duplicates;
+mod control_limits;
 mod engine_grants;
 mod engine_links;
 mod event_backpressure;

@@ -10,8 +10,8 @@ mod vnic;
 
 use clap::{Parser, Subcommand, ValueEnum};
 pub use objects::{
-    EncryptionValue, ModeValue, PolicyCommand, PolicyMode, RuleOptions, TenantCommand,
-    TenantOptions,
+    ControlOptions, EncryptionValue, ModeValue, OperationRate, PolicyCommand, PolicyMode,
+    QueuePairs, RuleOptions, TenantCommand, TenantOptions,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use super::vnic::{PolicyOptions, Rate, changes, rate_limit};
 use super::{AdoptionValue, VnicOptions};
 use clap::{Args, Subcommand, ValueEnum};
-use omniverb_session::tc_units::size;
+use omniverb_session::tc_units::{operations, size};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -116,6 +116,48 @@ pub struct PolicyMode {
     pub mode: Option<ModeValue>,
 }
 
+/// What the processes of a device may ask of the daemon.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ControlOptions {
+    /// How many control operations each device may ask for per second: 1/s to 1000000/s, or none.
+    ///
+    /// Those are what makes or connects queue pairs, regions with remote access, groups and ids of
+    /// rdma_cm; what ends something is free. A tenth of a second's worth may come at once. What is
+    /// over the rate waits for its turn, up to a second; then it fails with EAGAIN. Other devices
+    /// do not notice.
+    #[arg(long, value_name = "N/s", value_parser = operation_rate)]
+    pub control_rate: Option<OperationRate>,
+    /// How many queue pairs each device may make per second, beside the control rate, or none.
+    #[arg(long, value_name = "N/s", value_parser = operation_rate)]
+    pub qp_rate: Option<OperationRate>,
+    /// How many queue pairs each device may have, or none for what all may; then ibv_create_qp
+    /// fails with ENOMEM.
+    #[arg(long, value_name = "COUNT", value_parser = queue_pairs)]
+    pub queue_pairs: Option<QueuePairs>,
+}
+
+/// Operations per second; 0 for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationRate(pub u32);
+
+/// How many queue pairs; `None` for what all may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairs(pub Option<u32>);
+
+fn operation_rate(text: &str) -> Result<OperationRate, String> {
+    if text == "none" { Ok(OperationRate(0)) } else { operations(text).map(OperationRate) }
+}
+
+fn queue_pairs(text: &str) -> Result<QueuePairs, String> {
+    match text {
+        "none" => Ok(QueuePairs(None)),
+        text => text
+            .parse()
+            .map(|count| QueuePairs(Some(count)))
+            .map_err(|_| format!("{text:?} is neither a number of queue pairs nor none")),
+    }
+}
+
 /// To what the rate of a policy applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeValue {
@@ -138,11 +180,14 @@ pub enum PolicyCommand {
         #[command(flatten)]
         policy: PolicyOptions,
         #[command(flatten)]
+        control: ControlOptions,
+        #[command(flatten)]
         rules: RuleOptions,
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
     #[command(group = changes(&[
-        "mode", "datapath", "rate", "burst", "adoption", "faults", "rules",
+        "mode", "datapath", "rate", "burst", "adoption", "faults", "control_rate", "qp_rate",
+        "queue_pairs", "rules",
     ]))]
     Set {
         /// The name of the policy.
@@ -151,6 +196,8 @@ pub enum PolicyCommand {
         mode: PolicyMode,
         #[command(flatten)]
         policy: PolicyOptions,
+        #[command(flatten)]
+        control: ControlOptions,
         #[command(flatten)]
         rules: RuleOptions,
     },

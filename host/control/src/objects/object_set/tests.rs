@@ -62,11 +62,33 @@ fn written_objects_are_read_again() {
     let all = set(r#"{
         "tenant": {"blue": {"adoption": "exact", "rate": "5gbit"}, "red": {}},
         "policy": {"a": {"rate": "1.5gbit", "burst": "9000", "mode": "each",
-                         "faults": "loss=1%,delay=2ms", "datapath": "forwarded"}},
+                         "faults": "loss=1%,delay=2ms", "datapath": "forwarded",
+                         "control_rate": "1500/s", "qp_rate": "none", "queue_pairs": 9}},
         "vnic": {"web": {"tenant": "red", "policies": ["a"], "attach": "/run/netns/web"}}}"#);
     let text = serde_json::to_string(&all).unwrap();
     assert_eq!(set(&text), all);
     assert!(!text.contains("null"), "{text}");
+}
+
+#[test]
+fn a_later_policy_sets_control_limits() {
+    let all = set(r#"{
+        "policy": {"a": {"control_rate": "1k/s", "qp_rate": "20/s", "queue_pairs": 100},
+                   "b": {"qp_rate": "none", "queue_pairs": 5}, "c": {"rate": "8mbit"}},
+        "vnic": {"one": {"policies": ["a", "c"]}, "both": {"policies": ["a", "b"]},
+                 "none": {"policies": ["c"]}}}"#);
+    let of = |name: &str| {
+        let control = policy(&all, name).control;
+        let number = |rate: Option<std::num::NonZeroU32>| rate.map(std::num::NonZeroU32::get);
+        (number(control.operations), number(control.queue_pairs_per_second), control.queue_pairs)
+    };
+    assert_eq!(of("one"), (Some(1000), Some(20), Some(100)));
+    assert_eq!(of("both"), (Some(1000), None, Some(5)));
+    assert_eq!(of("none"), (None, None, None));
+    for text in ["0/s", "1000001/s", "x", "5/m"] {
+        let text = format!(r#"{{"policy": {{"a": {{"control_rate": "{text}"}}}}}}"#);
+        assert!(serde_json::from_str::<ObjectSet>(&text).is_err(), "{text}");
+    }
 }
 
 #[test]
