@@ -7,9 +7,9 @@ use crate::testing::counting_entropy::CountingEntropy;
 use crate::testing::packed_layout::Packed;
 use crate::testing::peer_model::Mirror;
 use crate::{
-    Access, Action, Adoption, Arrived, Channel, Client, ControlLimits, Datapath, Directory, Flat, Identity,
-    Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, PtraceDomain, RateLimit, Reach,
-    Secret, SessionId, SharedLimit, Tenancy, TenantId, UnderlayRoute, VnicAddress, VnicId,
+    Access, Action, Adoption, Arrived, Channel, Client, ControlLimits, Datapath, Directory, Flat,
+    Identity, Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, PtraceDomain, RateLimit,
+    Reach, Secret, SessionId, SharedLimit, Tenancy, TenantId, UnderlayRoute, VnicAddress, VnicId,
 };
 use omniverb_fairness::Holder;
 use omniverb_session::Message;
@@ -487,7 +487,10 @@ fn policy(bench: &mut Bench, selector: u8) {
         tenant: TenantId(u32::from(selector >> 7)),
         encryption: None,
         shared_limit: if selector & 48 == 48 { SharedLimit::Exists } else { SharedLimit::None },
-        control: ControlLimits { queue_pairs: (selector & 3 == 3).then_some(2), ..Default::default() },
+        control: ControlLimits {
+            queue_pairs: (selector & 3 == 3).then_some(2),
+            ..Default::default()
+        },
     };
     let actions = match selector & 64 {
         0 => bench.tenancy.forget_policy(key),
