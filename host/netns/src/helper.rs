@@ -132,11 +132,11 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
         }
         Kind::Port => {
             enter(file)?;
-            Ok(Found::Port(UdpPort::open(PORT)?))
+            Ok(Found::UdpPort(UdpPort::open(PORT)?))
         }
         Kind::PspPort => {
             enter(file)?;
-            Ok(Found::Port(UdpPort::open(PSP_PORT)?))
+            Ok(Found::UdpPort(UdpPort::open(PSP_PORT)?))
         }
         Kind::Interfaces => {
             let (facts, _) = container_facts::collect(&network_namespace(file)?)?;

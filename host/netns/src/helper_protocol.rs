@@ -248,7 +248,7 @@ pub(crate) fn send_answer(
             seqpacket::send(socket, &facts_message(number, id, no_identity, None, facts), &[])
         }
         Ok(Found::Watching) => seqpacket::send(socket, &header(number, id, 0, 0).0, &[]),
-        Ok(Found::Port(port)) => {
+        Ok(Found::UdpPort(port)) => {
             let (files, senders) = port.parts();
             let mut bytes = header(number, id, 0, senders.len());
             for (port, six) in senders {
@@ -393,7 +393,7 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
                 senders.push((u16::try_from(word >> 1).ok()?, word & 1 == 1));
             }
             let port = if kind == Kind::Port { PORT } else { PSP_PORT };
-            Found::Port(UdpPort::join(port, files, &senders)?)
+            Found::UdpPort(UdpPort::join(port, files, &senders)?)
         }
         Kind::Interfaces if bytes.len() == FACTS_BYTES && files.is_empty() => {
             reader.identity()?;

@@ -111,7 +111,7 @@ fn opens_the_port_of_another_namespace() {
         assert!(begun.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(5));
     };
-    let Ok(Found::Port(port)) = helper.ask(Kind::Port, &process.namespace) else { panic!() };
+    let Ok(Found::UdpPort(port)) = helper.ask(Kind::Port, &process.namespace) else { panic!() };
     assert!(port.sockets().count() >= 1 && !port.senders().is_empty());
     // It is in use now: said at once, without another try.
     let again = helper.ask(Kind::Port, &process.namespace);

@@ -65,14 +65,14 @@ impl Server {
             (Kind::Addresses, Subject::Vnic(vnic), found) => self.addresses_found(vnic, found),
             (Kind::Port, Subject::Vnic(vnic), found) => {
                 let port = found.and_then(|found| match found {
-                    Found::Port(port) => Ok(Arc::new(port)),
+                    Found::UdpPort(port) => Ok(Arc::new(port)),
                     _ => Err(io::ErrorKind::InvalidData.into()),
                 });
                 self.engine_ports().port_found(vnic, port);
             }
             (Kind::PspPort, Subject::Vnic(vnic), found) => {
                 let port = found.and_then(|found| match found {
-                    Found::Port(port) => Ok(Arc::new(port)),
+                    Found::UdpPort(port) => Ok(Arc::new(port)),
                     _ => Err(io::ErrorKind::InvalidData.into()),
                 });
                 self.engine_ports().psp_port_found(vnic, port);

@@ -77,7 +77,7 @@ impl Daemon {
         let length = encode(1, question, &mut bytes);
         seqpacket::send(self.socket.as_fd(), bytes.get(..length).unwrap_or_default(), &[])?;
         let received =
-            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
+            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         let (length, _) = received.context("the daemon does not answer")?;
         match decode(bytes.get(..length).unwrap_or_default()) {
             Ok((_, Message::Status(status))) => Ok(status),

@@ -260,7 +260,8 @@ fn gauges_of_vnics(rows: &[VnicRow<'_>], families: &mut Vec<Family>) {
         );
     }
     families.push(family("omniverb_queue_pairs", "Queue pairs by path", paths));
-    let gauges: [(&str, &str, fn(&Vnic) -> Option<u64>); 5] = [
+    type Gauge = (&'static str, &'static str, fn(&Vnic) -> Option<u64>);
+    let gauges: [Gauge; 5] = [
         ("omniverb_processes", "Processes with an open device", |vnic| Some(vnic.processes)),
         ("omniverb_memory_regions", "Memory regions with remote access", |vnic| {
             Some(vnic.memory_regions)
