@@ -71,7 +71,7 @@ impl Limiter {
         self.limit.takes(self.limit.burst_bytes, 0).0.clamp(1, FOREVER)
     }
 
-    /// The limit.
+    /// Which rate and burst hold now.
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.limit

@@ -2,6 +2,7 @@
 
 use crate::accounts::Kind;
 use crate::action::Action;
+use crate::cm::connected_ports::ConnectedPorts;
 use crate::context::Context;
 use crate::directory::VnicAddress;
 use crate::directory::address_owners::AddressOwners;
@@ -11,7 +12,6 @@ use crate::policy::adoption::Adoption;
 use crate::policy::control_limits::ControlPace;
 use crate::policy::policies::{Policies, Policy};
 use crate::row_keys::SessionId;
-use crate::rules::connected_ports::ConnectedPorts;
 use crate::rules::vnic_rules::RuleTable;
 use crate::sessions::revocation_debt::PeerKey;
 use crate::sessions::session::Session;

@@ -6,9 +6,8 @@
 
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
-use crate::newest_input::{InputReceiver, Nothing};
+use crate::newest_input::{Input, InputReceiver, Nothing};
 use omniverb_cluster::change::{Present, make, plan};
-use omniverb_cluster::cluster_objects::WantedObjects;
 use omniverb_cluster::reports::{Line, Reports};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,17 +18,6 @@ use tokio::sync::watch;
 const LOOK: Duration = Duration::from_millis(500);
 /// The time after which refused changes are tried again, at first and at last.
 const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
-
-/// The objects that hold for this host.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Input {
-    /// Objects as the host is to have them.
-    pub(crate) wanted: WantedObjects,
-    /// Faults of the cluster's values.
-    pub(crate) problems: BTreeMap<String, String>,
-    /// The revision of etcd that this is.
-    pub(crate) revision: i64,
-}
 
 /// How far the host is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,10 +4,9 @@
 //! an etcd that is gone, for a watch whose revisions were compacted, and for answers too long to
 //! read. Meanwhile the host keeps what it has.
 
-use crate::applier::Input;
 use crate::etcd_connection::{ANSWER_BYTES_MAX, PATIENCE, connect, read_each, reason};
 use crate::log::{Level, log};
-use crate::newest_input::InputSender;
+use crate::newest_input::{Input, InputSender};
 use anyhow::{Context, bail};
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use omniverb_agent_arguments::EtcdOptions;

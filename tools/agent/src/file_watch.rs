@@ -1,8 +1,7 @@
 //! Follows the objects of a host in a file, where there is no etcd.
 
-use crate::applier::Input;
 use crate::log::{Level, log};
-use crate::newest_input::InputSender;
+use crate::newest_input::{Input, InputSender};
 use anyhow::bail;
 use omniverb_cluster::cluster_objects::{Wanted, WantedObjects};
 use omniverb_cluster::object::Scope;

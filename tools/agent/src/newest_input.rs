@@ -3,9 +3,21 @@
 //! Only the newest counts. One that was not taken yet is dropped when the next one comes: an etcd
 //! that changes all the time fills nothing while the daemon is slow.
 
-use crate::applier::Input;
+use omniverb_cluster::cluster_objects::WantedObjects;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// The objects that hold for this host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Input {
+    /// Objects as the host is to have them.
+    pub(crate) wanted: WantedObjects,
+    /// Faults of the cluster's values.
+    pub(crate) problems: BTreeMap<String, String>,
+    /// The revision of etcd that this is.
+    pub(crate) revision: i64,
+}
 
 /// Why there is no input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

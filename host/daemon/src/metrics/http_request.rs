@@ -9,7 +9,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The metrics.
+    /// All metrics, as OpenMetrics text.
     Metrics,
     /// Their head only.
     Head,

@@ -6,12 +6,14 @@
 //! `early_requests.rs` keeps early requests and `early_request_timer.rs` ends them;
 //! `execute_connection_steps.rs` sends messages to the peer and events to the user;
 //! `dreq_retransmission.rs` keeps the last messages of destroyed ids, and `dreq_timer.rs` repeats
-//! them; `message_ends.rs` names the sender and receiver of a message. Messages from one id of a
-//! vNIC to another never leave the tables; all others travel through the vNIC's own network, which
-//! so decides reachability, to another vNIC of this host as well.
+//! them; `message_ends.rs` names the sender and receiver of a message; `connected_ports.rs` keeps
+//! the ports that links were made with, for rules. Messages from one id of a vNIC to another never
+//! leave the tables; all others travel through the vNIC's own network, which so decides
+//! reachability, to another vNIC of this host as well.
 
 mod address_resolution;
 pub(crate) mod cm_id;
+pub(crate) mod connected_ports;
 mod connection_calls;
 mod dreq_retransmission;
 mod dreq_timer;

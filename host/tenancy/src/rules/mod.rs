@@ -2,10 +2,9 @@
 //!
 //! `rule.rs`: one rule. `rule_text.rs`: rules as text. `rule_set.rs`: the rules of a vNIC, sorted,
 //! and their verdict about one peer. `vnic_rules.rs`: the rules of all vNICs, and the verdicts that
-//! were asked for. `connected_ports.rs`: ports of rdma_cm that links were made with. Nothing here is done for each packet: a link is given its verdict when it is
-//! made, and again when rules change.
+//! were asked for. Nothing here is done for each packet: a link is given its
+//! verdict when it is made, and again when rules change.
 
-pub(crate) mod connected_ports;
 pub(crate) mod rule;
 pub(crate) mod rule_set;
 pub(crate) mod rule_text;

@@ -32,8 +32,8 @@ pub enum TopOrder {
     Rate,
     /// The part of the limit that is used.
     Limit,
-    /// Packets dropped.
+    /// Packets that the daemon dropped in a second.
     Drops,
-    /// The name.
+    /// Names of vNICs, by the alphabet.
     Name,
 }

@@ -3,6 +3,7 @@
 //! In: the daemon's status, by the operators' socket. Out: a screen (`screen.rs`), or tables or
 //! JSON for scripts.
 
+mod columns;
 mod screen;
 mod vnic_rates;
 
@@ -10,34 +11,17 @@ use crate::operator_connection::Operator;
 use crate::output;
 use crate::table::Table;
 use anyhow::bail;
-use omniverb_arguments::{TopOptions, TopOrder};
-use omniverb_session::tc_units::show_rate;
+use columns::{HEADERS, cells, sample};
+use omniverb_arguments::TopOptions;
 use std::io::{IsTerminal, stdin, stdout};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use vnic_rates::{Rates, Row, Sample};
+use std::time::Duration;
+use vnic_rates::Rates;
 
 /// The shortest time between two samples, in seconds.
 const DELAY_MIN: f64 = 0.1;
 /// The longest one: a day.
 const DELAY_MAX: f64 = 86400.0;
-
-/// Columns, in the order in which they are shown.
-const HEADERS: [&str; 12] = [
-    "VNIC",
-    "TENANT",
-    "SENT/s",
-    "RECEIVED/s",
-    "LIMIT",
-    "USE%",
-    "DROPS/s",
-    "PATH",
-    "MSGS/s",
-    "RESENT/s",
-    "QPs",
-    "PROCESSES",
-];
-const COLUMNS: usize = HEADERS.len();
 
 pub(crate) fn top(options: &TopOptions) -> anyhow::Result<ExitCode> {
     let delay = options.delay;
@@ -52,13 +36,6 @@ pub(crate) fn top(options: &TopOptions) -> anyhow::Result<ExitCode> {
         true => batch(&operator, delay, options),
         false => screen::show(operator, delay, options.iterations, options.sort),
     }
-}
-
-/// What the daemon says now.
-fn sample(operator: &Operator) -> anyhow::Result<Sample> {
-    let (vnics, status) = (operator.vnics()?, operator.status()?);
-    let at = Instant::now();
-    Ok(Sample::new(&vnics, &status, &operator.vnics()?, at))
 }
 
 /// Prints a table, or a line of JSON, after each delay.
@@ -91,52 +68,12 @@ fn table(rates: &Rates) -> String {
     if text.is_empty() { "no vNIC has processes or was given anything\n".into() } else { text }
 }
 
-/// The cells of a row, in the order of the columns.
-fn cells(row: &Row) -> [String; COLUMNS] {
-    [
-        row.name.clone(),
-        row.tenant.clone(),
-        short_rate(row.sent),
-        short_rate(row.received),
-        row.limit.map_or_else(|| "-".into(), show_rate),
-        row.use_of_limit().map_or_else(|| "-".into(), |part| (part / 10).to_string()),
-        row.dropped.to_string(),
-        row.path.clone(),
-        row.messages.to_string(),
-        row.resent.to_string(),
-        row.queue_pairs.to_string(),
-        row.processes.to_string(),
-    ]
-}
-
-/// A measured rate in three digits, as `2.03mbit`.
-fn short_rate(bits: u64) -> String {
-    let units =
-        [(1_000_000_000_000, "tbit"), (1_000_000_000, "gbit"), (1_000_000, "mbit"), (1000, "kbit")];
-    let Some((unit, word)) = units.into_iter().find(|(unit, _)| bits >= *unit) else {
-        return format!("{bits}bit");
-    };
-    let (whole, hundredths) = (bits / unit, bits % unit / (unit / 100));
-    match whole {
-        0..=9 => format!("{whole}.{hundredths:02}{word}"),
-        10..=99 => format!("{whole}.{}{word}", hundredths / 10),
-        _ => format!("{whole}{word}"),
-    }
-}
-
-/// The order behind this one.
-fn next_order(order: TopOrder) -> TopOrder {
-    match order {
-        TopOrder::Rate => TopOrder::Limit,
-        TopOrder::Limit => TopOrder::Drops,
-        TopOrder::Drops => TopOrder::Name,
-        TopOrder::Name => TopOrder::Rate,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::columns::{next_order, short_rate};
+    use super::vnic_rates::Row;
     use super::*;
+    use omniverb_arguments::TopOrder;
 
     #[test]
     fn measured_rates_have_three_digits() {

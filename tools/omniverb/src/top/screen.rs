@@ -1,7 +1,7 @@
 //! Shows rates of vNICs on a terminal until `q` is pressed.
 
+use super::columns::{COLUMNS, HEADERS, cells, next_order, sample, short_rate};
 use super::vnic_rates::{Rates, Row as VnicRow, Sample};
-use super::{COLUMNS, HEADERS, cells, next_order, sample, short_rate};
 use crate::operator_connection::Operator;
 use omniverb_arguments::TopOrder;
 use omniverb_session::printable;
