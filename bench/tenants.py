@@ -244,10 +244,10 @@ def memory(stage, chosen):
     count = QUICK_OBJECTS if chosen.quick else OBJECTS
     file = stage.folder("objects") / "omniverbd.toml"
     kinds = {
-        "policy": (lambda n: f'[policy.p{n}]\nrate = "{n + 1}mbit"\nburst = "64k"\n', POLICY_BYTES),
-        "vNIC without processes": (lambda n: f'[vnic.v{n}]\npolicies = ["p{n}"]\n'
-                                             f'attach = "/run/netns/none-{n}"\n', VNIC_BYTES),
+        "policy": (lambda n: f'[policy.p{n}]\nrate="{n + 1}mbit"\n', POLICY_BYTES),
+        "vNIC without processes": (lambda n: f'[vnic.v{n}]\npolicies=["p{n}"]\n', VNIC_BYTES),
     }
+    # Short tables: a configuration has 1 MiB at most.
     file.write_text("")
     host, text = Host(stage, "m", arguments=["--config", file]), ""
     try:
