@@ -44,9 +44,10 @@ class _Screen:
         return self.text
 
     def shows(self, word):
-        """Has it drawn this, whatever it drew between its letters?"""
+        """Has it drawn this, whatever it drew between its letters? Blanks it may leave as they are."""
         self.read(0.1)
-        return word in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.text)
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.text)
+        return word.replace(" ", "") in text.replace(" ", "")
 
     def press(self, key):
         """Presses a key."""

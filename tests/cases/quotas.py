@@ -101,6 +101,9 @@ def _control_rate(pair):
     omniverb = pair.daemon.omniverb
     omniverb("policy", "create", "small", "--control-rate", "1k/s", "--qp-rate", "50/s",
              "--queue-pairs", "30")
+    # Its vNIC is there for as long as a process has the device open.
+    watch = pair.greedy.start("ibv_asyncwatch", stdout=subprocess.PIPE, text=True)
+    check(watch.stdout.readline(), "no device")
     pair.daemon.set_vnic(pair.greedy.namespace, "--policy", "small")
     try:
         shown = json.loads(omniverb("policy", "show", "small", "--json"))
@@ -133,6 +136,8 @@ def _control_rate(pair):
         text = omniverb("policy", "set", "small", "--qp-rate", "0/s", accept=(2,))
         check("1/s to 1000000/s" in text, text)
     finally:
+        watch.kill()
+        watch.wait()
         vnics = [row["name"] for row in json.loads(omniverb("vnic", "list", "--json"))["vnics"]
                  if row.get("object")]
         for name in vnics:
