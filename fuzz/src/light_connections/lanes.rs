@@ -107,7 +107,7 @@ impl State<'_> {
 
     /// There is none for what comes.
     pub(super) fn lacks_memory(&mut self, at: u32) {
-        self.slots.at(at).lacks_memory(&mut self.pool);
+        self.slots.at(at).reset_for_lack_of_memory(&mut self.pool);
         self.owe(at);
     }
 
