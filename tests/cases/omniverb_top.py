@@ -44,7 +44,7 @@ class _Screen:
         return self.text
 
     def shows(self, word):
-        """Has it drawn this, whatever it drew between its letters? Blanks it may leave as they are."""
+        """Has it drawn this, whatever it drew between its letters, and without blanks?"""
         self.read(0.1)
         text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.text)
         return word.replace(" ", "") in text.replace(" ", "")

@@ -178,7 +178,8 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let script = "ip link add name near type veth peer name far && ip link set far netns $PPID && exec sleep 60";
+        let script = "ip link add name near type veth peer name far && \
+                      ip link set far netns $PPID && exec sleep 60";
         std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 let mut holder =
