@@ -66,8 +66,8 @@ pub(crate) fn serve(endpoint: Endpoint, operators: &Path, journal: Journal) -> a
 struct Source {
     socket: PathBuf,
     totals: Totals,
-    /// The text that was made last, and when.
-    latest: Option<(Instant, Arc<str>)>,
+    /// When the daemon was asked last, and the text that was made of its answer, if it gave one.
+    latest: Option<(Instant, Option<Arc<str>>)>,
 }
 
 struct Server {
@@ -78,24 +78,36 @@ struct Server {
 }
 
 impl Source {
-    /// The metrics now, or those of a moment ago.
+    /// The metrics now, or those of a moment ago; `None`: the daemon does not answer, or did not a
+    /// moment ago.
+    fn metrics(&mut self, refused: u64, journal: &mut Journal) -> Option<Arc<str>> {
+        if let Some((at, text)) = &self.latest
+            && at.elapsed() < FRESH
+        {
+            return text.clone();
+        }
+        let text = match self.render(refused) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                let text = format_args!("cannot answer a scrape of metrics: {error:#}");
+                journal.log(Level::Warning, text);
+                None
+            }
+        };
+        self.latest = Some((Instant::now(), text.clone()));
+        text
+    }
+
+    /// Asks the daemon.
     ///
     /// # Errors
-    /// The daemon does not answer.
-    fn metrics(&mut self, refused: u64) -> anyhow::Result<Arc<str>> {
+    /// It does not answer.
+    fn render(&mut self, refused: u64) -> anyhow::Result<Arc<str>> {
         let begun = Instant::now();
-        if let Some((at, text)) = &self.latest
-            && begun.saturating_duration_since(*at) < FRESH
-        {
-            return Ok(text.clone());
-        }
-        self.latest = None;
         self.totals.update(daemon_query::sample(&self.socket)?);
         let query_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let server = exposition::Server { refused, query_ns };
-        let text: Arc<str> = exposition::render(&self.totals, &server)?.into();
-        self.latest = Some((Instant::now(), text.clone()));
-        Ok(text)
+        Ok(exposition::render(&self.totals, &server)?.into())
     }
 }
 
@@ -148,15 +160,7 @@ impl Server {
             if !ready.next().unwrap_or(false) {
                 return now < connection.deadline();
             }
-            let metrics = || match source.metrics(*refused) {
-                Ok(text) => Some(text),
-                Err(error) => {
-                    let text = format_args!("cannot answer a scrape of metrics: {error:#}");
-                    journal.log(Level::Warning, text);
-                    None
-                }
-            };
-            connection.proceed(now, metrics) != Next::End
+            connection.proceed(now, || source.metrics(*refused, journal)) != Next::End
         });
         if accepts { self.accept(listener) } else { Ok(()) }
     }
@@ -221,7 +225,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let latest = Some((Instant::now() + Duration::from_secs(60), Arc::from("one 1\n# EOF\n")));
+        let text = Some(Arc::from("one 1\n# EOF\n"));
+        let latest = Some((Instant::now() + Duration::from_secs(60), text));
         let source = Source { socket: "/nowhere".into(), totals: Totals::default(), latest };
         let journal = Journal::new(Level::Error, Form::Words);
         let server = Server { source, journal, connections: Vec::new(), refused: 0 };
@@ -274,5 +279,17 @@ mod tests {
         let mut text = String::new();
         asks.read_to_string(&mut text).unwrap();
         assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_asked_once_a_second() {
+        let (mut server, ..) = server();
+        let asked = Instant::now() + Duration::from_secs(60);
+        server.source.latest = Some((asked, None));
+        assert_eq!(server.source.metrics(0, &mut server.journal), None);
+        assert_eq!(server.source.latest, Some((asked, None)), "it was asked again");
+        server.source.latest = None;
+        assert_eq!(server.source.metrics(0, &mut server.journal), None);
+        assert!(matches!(server.source.latest, Some((_, None))));
     }
 }
