@@ -13,8 +13,9 @@
 //!   [`call_observers`] with the arguments first. `choose` is `syscall`, see `syscall_hook`. Those
 //!   of `watch` are [`hooks`], or [`io_hooks`] if they move bytes or wait for them.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
-//!   `readiness` asks all of them for calls that wait for several descriptors, by `transport`;
-//!   `lifecycle` starts and ends both, `usage_report` counts what they moved.
+//!   `readiness` asks all of them for calls that wait for several descriptors, by `transport`, and
+//!   `look_history` remembers whether looking before a sleep paid off; `lifecycle` starts and ends
+//!   both, `usage_report` counts what they moved.
 //! * `call_effects` records what a call does to descriptors, before and after it. For calls by
 //!   `syscall()`, `syscall_effects` does that, and `syscall_hook` gives them to the hooks.
 //! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
@@ -61,6 +62,7 @@ mod kernel_poll;
 mod library_fds;
 mod lifecycle;
 mod light;
+mod look_history;
 mod mapped_memory;
 mod memory_owner;
 mod native;

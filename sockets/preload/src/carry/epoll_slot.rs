@@ -16,11 +16,11 @@ use omniverb_formats::link_slot::SetSlot;
 
 use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
-use super::look_history::LookHistory;
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
 use super::receive_queue;
 use crate::clock;
+use crate::look_history::LookHistory;
 use crate::unlinked_calls;
 
 /// So many members that are maybe ready are worth to be looked at for the sake of one of them.

@@ -15,7 +15,7 @@
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
 //!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`unread`] gives
 //!   the kernel what the peer has not read ([`unread_links`]).
-//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`look_history`],
+//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::look_history`],
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
 //! * **Readiness.** [`polled_links`]; [`epoll`] with [`members`], [`epoll_slot`], [`maybe_ready`],
@@ -49,7 +49,6 @@ mod kernel_socket;
 mod link_bitmap;
 mod link_messages;
 mod links;
-pub(crate) mod look_history;
 mod maybe_ready;
 mod member_polling;
 mod members;

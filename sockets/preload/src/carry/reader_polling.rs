@@ -10,11 +10,11 @@ use omniverb_formats::Direction;
 
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Memory};
-use super::look_history::LookHistory;
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{detach, forgotten_links};
 use crate::clock;
+use crate::look_history::LookHistory;
 
 /// How long is looked at memory alone at first, if what came last came there.
 const AWAKE: u64 = clock::MOMENT >> 4;

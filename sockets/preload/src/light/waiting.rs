@@ -9,10 +9,10 @@ use omniverb_connection::readiness::{Deadline, Slept, WaitSources, wait_loop};
 use super::lane_assignment::WaitTarget;
 use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
-use crate::carry::look_history::LookHistory;
 use crate::carry::spin_budget::SpinBudget;
 use crate::clock;
 use crate::errno::errno;
+use crate::look_history::LookHistory;
 use crate::user_memory::UserPtr;
 
 /// How long a look lasts: some 60 us.
