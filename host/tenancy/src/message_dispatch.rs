@@ -1,7 +1,7 @@
 //! Dispatches messages of clients to the functions that handle them.
 
 use crate::action::{Action, Arrived, Channel};
-use crate::policy::control_limits::Operation;
+use crate::policy::control_limits::CallKind;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;
@@ -68,13 +68,13 @@ impl Tenancy {
         if limits.operations.is_none() && limits.queue_pairs_per_second.is_none() {
             return Ok(None);
         }
-        let operation = match message {
+        let kind = match message {
             // A datagram's destination, which sending asks for.
-            Message::ConnectQp(m) if self.queue_pairs.is_datagram(m.qpn) => Operation::Uncounted,
-            message => Operation::of(message),
+            Message::ConnectQp(m) if self.queue_pairs.is_datagram(m.qpn) => CallKind::Uncounted,
+            message => CallKind::of(message),
         };
         let pace = self.tenants.control_paces.entry(vnic).or_default();
-        let at = pace.admit(limits, operation, now).ok_or(Errno::EAGAIN)?;
+        let at = pace.admit(limits, kind, now).ok_or(Errno::EAGAIN)?;
         Ok(Some(at).filter(|at| *at > now))
     }
 

@@ -6,7 +6,7 @@
 
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
-use crate::newest_input::{Input, InputReceiver, Nothing};
+use crate::newest_input::{Input, InputReceiver, NoInput};
 use omniverb_cluster::change::{Present, make, plan};
 use omniverb_cluster::reports::{Line, Reports};
 use std::collections::BTreeMap;
@@ -69,8 +69,8 @@ impl Applier {
         loop {
             match self.inputs.receive(LOOK) {
                 Ok(newest) => (input, is_due, pause) = (Some(newest), true, RETRY[0]),
-                Err(Nothing::Yet) => {}
-                Err(Nothing::Ever) => return,
+                Err(NoInput::NotYet) => {}
+                Err(NoInput::Closed) => return,
             }
             is_due |= retry.is_some_and(|at| Instant::now() >= at);
             is_due |= !self.is_connected();

@@ -21,11 +21,11 @@ pub(crate) struct Input {
 
 /// Why there is no input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Nothing {
+pub(crate) enum NoInput {
     /// None has come since the last one.
-    Yet,
-    /// None can come any more.
-    Ever,
+    NotYet,
+    /// Its sender is gone.
+    Closed,
 }
 
 #[derive(Default)]
@@ -80,14 +80,14 @@ impl InputReceiver {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn receive(&self, limit: Duration) -> Result<Input, Nothing> {
+    pub(crate) fn receive(&self, limit: Duration) -> Result<Input, NoInput> {
         let is_empty = |state: &mut State| state.newest.is_none() && !state.is_over;
         let waited = self.0.changed.wait_timeout_while(self.0.state(), limit, is_empty);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match (state.newest.take(), state.is_over) {
             (Some(input), _) => Ok(input),
-            (None, true) => Err(Nothing::Ever),
-            (None, false) => Err(Nothing::Yet),
+            (None, true) => Err(NoInput::Closed),
+            (None, false) => Err(NoInput::NotYet),
         }
     }
 }
@@ -100,13 +100,13 @@ mod tests {
     fn only_the_newest_is_kept() {
         let (sender, receiver) = channel();
         let of = |revision| Input { revision, ..Input::default() };
-        assert_eq!(receiver.receive(Duration::ZERO).unwrap_err(), Nothing::Yet);
+        assert_eq!(receiver.receive(Duration::ZERO).unwrap_err(), NoInput::NotYet);
         (0..1000).for_each(|revision| sender.send(of(revision)));
         assert_eq!(receiver.receive(Duration::ZERO).unwrap().revision, 999);
-        assert_eq!(receiver.receive(Duration::ZERO).unwrap_err(), Nothing::Yet);
+        assert_eq!(receiver.receive(Duration::ZERO).unwrap_err(), NoInput::NotYet);
         let giver = std::thread::spawn(move || sender.send(of(7)));
         assert_eq!(receiver.receive(Duration::from_secs(60)).unwrap().revision, 7);
         giver.join().unwrap();
-        assert_eq!(receiver.receive(Duration::from_secs(60)).unwrap_err(), Nothing::Ever);
+        assert_eq!(receiver.receive(Duration::from_secs(60)).unwrap_err(), NoInput::Closed);
     }
 }

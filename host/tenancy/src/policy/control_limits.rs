@@ -25,9 +25,9 @@ const CREDIT: u64 = SECOND / 10;
 /// How long a call waits at most, in nanoseconds.
 const WAIT_MAX: u64 = SECOND;
 
-/// What a call counts as.
+/// What kind of call it is, for the rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum CallKind {
     /// It ends or asks something.
     Uncounted,
     /// It makes or changes something.
@@ -36,11 +36,11 @@ pub(crate) enum Operation {
     QueuePair,
 }
 
-impl Operation {
-    /// What this message counts as.
-    pub(crate) fn of(message: &Message) -> Operation {
+impl CallKind {
+    /// The kind of this message.
+    pub(crate) fn of(message: &Message) -> CallKind {
         match message {
-            Message::CreateQp(_) => Operation::QueuePair,
+            Message::CreateQp(_) => CallKind::QueuePair,
             Message::ConnectQp(_)
             | Message::AttachGroup(_)
             | Message::RegMr(_)
@@ -49,8 +49,8 @@ impl Operation {
             | Message::ListenCmId(_)
             | Message::ResolveCmId(_)
             | Message::ConnectCmId(_)
-            | Message::AcceptCmId(_) => Operation::Control,
-            _ => Operation::Uncounted,
+            | Message::AcceptCmId(_) => CallKind::Control,
+            _ => CallKind::Uncounted,
         }
     }
 }
@@ -74,7 +74,7 @@ impl Bucket {
     }
 }
 
-/// What the processes of one vNIC did lately.
+/// Recent calls of the processes of one vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ControlPace {
     operations: Bucket,
@@ -84,15 +84,10 @@ pub(crate) struct ControlPace {
 impl ControlPace {
     /// When an operation that is asked for now is to be done; it is counted. `None`: that would be
     /// too late, and it is not counted.
-    pub(crate) fn admit(
-        &mut self,
-        limits: ControlLimits,
-        operation: Operation,
-        now: u64,
-    ) -> Option<u64> {
+    pub(crate) fn admit(&mut self, limits: ControlLimits, kind: CallKind, now: u64) -> Option<u64> {
         let counts = |is_counted: bool, rate: Option<NonZeroU32>| rate.filter(|_| is_counted);
-        let all = counts(operation != Operation::Uncounted, limits.operations);
-        let of_qps = counts(operation == Operation::QueuePair, limits.queue_pairs_per_second);
+        let all = counts(kind != CallKind::Uncounted, limits.operations);
+        let of_qps = counts(kind == CallKind::QueuePair, limits.queue_pairs_per_second);
         let times = [
             all.map(|_| self.operations.next(now)),
             of_qps.map(|_| self.queue_pairs.next(now)),
@@ -129,7 +124,7 @@ mod tests {
     fn a_burst_passes_and_then_the_rate() {
         let (mut pace, start) = (ControlPace::default(), 10 * SECOND);
         let admit =
-            |pace: &mut ControlPace, now| pace.admit(limits(100, 0), Operation::Control, now);
+            |pace: &mut ControlPace, now| pace.admit(limits(100, 0), CallKind::Control, now);
         // A tenth of a second's worth, and one more: then one each 10 ms.
         let at_once = (0..30).take_while(|_| admit(&mut pace, start) == Some(start)).count();
         assert_eq!(at_once, 11);
@@ -145,15 +140,15 @@ mod tests {
     fn queue_pairs_count_twice_and_ends_not_at_all() {
         let (mut pace, now) = (ControlPace::default(), SECOND);
         for _ in 0..1000 {
-            assert_eq!(pace.admit(limits(1, 1), Operation::Uncounted, now), Some(now));
+            assert_eq!(pace.admit(limits(1, 1), CallKind::Uncounted, now), Some(now));
         }
-        assert_eq!(pace.admit(limits(0, 1), Operation::Control, now), Some(now));
-        assert_eq!(pace.admit(limits(0, 1), Operation::QueuePair, now), Some(now));
-        assert!(pace.admit(limits(0, 1), Operation::QueuePair, now) > Some(now));
-        assert_eq!(pace.admit(limits(1, 0), Operation::QueuePair, now), Some(now));
-        assert!(pace.admit(limits(1, 0), Operation::Control, now) > Some(now));
+        assert_eq!(pace.admit(limits(0, 1), CallKind::Control, now), Some(now));
+        assert_eq!(pace.admit(limits(0, 1), CallKind::QueuePair, now), Some(now));
+        assert!(pace.admit(limits(0, 1), CallKind::QueuePair, now) > Some(now));
+        assert_eq!(pace.admit(limits(1, 0), CallKind::QueuePair, now), Some(now));
+        assert!(pace.admit(limits(1, 0), CallKind::Control, now) > Some(now));
         // Without limits nothing waits, whatever was before.
-        assert_eq!(pace.admit(limits(0, 0), Operation::QueuePair, now), Some(now));
+        assert_eq!(pace.admit(limits(0, 0), CallKind::QueuePair, now), Some(now));
     }
 
     proptest! {
@@ -168,7 +163,7 @@ mod tests {
             for (passes, calls) in steps {
                 now += passes;
                 for _ in 0..calls {
-                    let Some(at) = pace.admit(limits(rate, 0), Operation::Control, now) else {
+                    let Some(at) = pace.admit(limits(rate, 0), CallKind::Control, now) else {
                         continue;
                     };
                     prop_assert!((now..=now + WAIT_MAX).contains(&at));
@@ -190,7 +185,7 @@ mod tests {
             let (mut pace, start) = (ControlPace::default(), 5 * SECOND);
             let (mut now, mut done) = (start, 0_u64);
             while now < start + 4 * SECOND {
-                now = pace.admit(limits(rate, 0), Operation::Control, now).unwrap().max(now);
+                now = pace.admit(limits(rate, 0), CallKind::Control, now).unwrap().max(now);
                 done += 1;
             }
             let may = 4 * u64::from(rate);
