@@ -36,8 +36,7 @@ _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 # For cargo: builds of tests are linted, too, so that a second build, of `cargo clippy`, is not
 # needed. Others than these have other flags, and would build all crates anew.
-LINTED = {**os.environ, "RUSTFLAGS": "-D warnings",
-          "RUSTC_WORKSPACE_WRAPPER": shutil.which("clippy-driver") or "clippy-driver"}
+LINTED = {**os.environ, "RUSTFLAGS": "-D warnings", "RUSTC_WORKSPACE_WRAPPER": "clippy-driver"}
 
 
 def build_programs():
