@@ -42,7 +42,7 @@ pub(crate) struct Pieces {
     data: body::Extent,
     /// Ranges to empty: offset, length.
     returned: Sender<(u64, u64)>,
-    /// The same for the thread that empties, which there is once something was given away.
+    /// The other end, for the thread that empties: it starts once a range was given away.
     to_empty: Mutex<Option<Receiver<(u64, u64)>>>,
     /// Where the file goes in the end.
     bin: CloseQueue,
@@ -53,7 +53,7 @@ struct Room {
     file: Arc<OwnedFd>,
     /// Free ranges: length by offset. No two of them touch.
     free: Mutex<BTreeMap<u64, u64>>,
-    /// The same, by pages of the guest's part, which begins at `begin`. Changed with the lock held.
+    /// Free and given pages of the guest's part, from `begin` on. Changed with `free` locked.
     ledger: Ledger,
     begin: u64,
     /// Pieces that do not come back.
@@ -187,7 +187,7 @@ impl Pieces {
         Ok(Piece { of: self.clone(), offset, length, retired: Mutex::default() })
     }
 
-    /// The same for pages of a process, as long as half of the window is left for all else.
+    /// Takes a piece for pages of a process, as long as half of the window is left for all else.
     ///
     /// # Errors
     /// As [`take`](Self::take).

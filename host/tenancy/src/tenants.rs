@@ -38,13 +38,13 @@ pub(crate) struct Tenants {
     pub(crate) rules: RuleTable,
     /// Of connections that rdma_cm makes.
     pub(crate) connected_ports: ConnectedPorts,
-    /// What vNICs whose control operations have a rate did lately.
+    /// Recent control operations of vNICs that have a rate for them.
     pub(crate) control_paces: BTreeMap<VnicId, ControlPace>,
     /// Of tenants that have keys.
     pub(crate) virtual_networks: VirtualNetworks,
     /// Which vNICs have an address: kept with their names.
     owners: AddressOwners,
-    /// The same of vNICs that need not have processes, as containers' interfaces show it.
+    /// Addresses of containers' interfaces, whether or not their vNICs have processes.
     seen: BTreeMap<VnicId, Vec<IpAddr>>,
     seen_owners: AddressOwners,
 }

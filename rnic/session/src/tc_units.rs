@@ -44,7 +44,7 @@ pub fn burst_for(bits_per_second: u64) -> u64 {
 /// Bits per second: `300mbit`, `1.5gbit`, `20mbps` (bytes).
 ///
 /// # Errors
-/// What is wrong with the text, for people.
+/// The fault of the text, for people.
 pub fn rate(text: &str) -> Result<u64, String> {
     number(text, &RATES).ok_or_else(|| {
         format!("{text:?} is no rate: use a number and bit, kbit, mbit, gbit, bps, kbps or mbps")
@@ -54,7 +54,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
 /// Bytes: `64k`, `1mb`, `9000`.
 ///
 /// # Errors
-/// What is wrong with the text, for people.
+/// The fault of the text, for people.
 pub fn size(text: &str) -> Result<u64, String> {
     number(text, &SIZES)
         .ok_or_else(|| format!("{text:?} is no size: use a number and b, k, m or g"))
@@ -66,7 +66,7 @@ pub const OPERATIONS_MAX: u32 = 1_000_000;
 /// Operations per second: `1000/s`, `2.5k/s`, or without the `/s`.
 ///
 /// # Errors
-/// What is wrong with the text, for people.
+/// The fault of the text, for people.
 pub fn operations(text: &str) -> Result<u32, String> {
     let count = text.strip_suffix("/s").unwrap_or(text);
     let found = number(count, &[("", 1), ("k", 1000), ("m", 1_000_000)]);

@@ -27,7 +27,7 @@ pub(crate) fn nanoseconds() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The same in milliseconds.
+/// The monotonic clock in milliseconds.
 pub(crate) fn milliseconds() -> u64 {
     nanoseconds() / 1_000_000
 }
@@ -50,7 +50,7 @@ pub(crate) fn timeout_of(limit: UserPtr<'_, libc::timespec>) -> Option<Timeout> 
     }
 }
 
-/// The same as `select` has it.
+/// The time limit of a call like `select`.
 pub(crate) fn timeout_of_timeval(limit: UserPtr<'_, libc::timeval>) -> Option<Timeout> {
     if !limit.is_readable() {
         return None;

@@ -196,7 +196,7 @@ impl Drop for ProxiedSocket {
     }
 }
 
-/// The same as [`ProxiedSocket::say`], at the other end.
+/// Sends the word of [`ProxiedSocket::say`] from the other end.
 pub fn say(socket: BorrowedFd<'_>) {
     let _ = seqpacket::try_send(socket, &WORD, &[]);
 }

@@ -149,9 +149,10 @@ pub enum BlockingMode {
 
 /// Receives one message and its descriptors; `(0, [])` when the other end is closed.
 ///
-/// # Errors `WouldBlock` if there is none and the mode is [`BlockingMode::NonBlocking`]. `EMSGSIZE`
-/// if it is larger than `buffer` or carries more than [`DESCRIPTORS_MAX`] descriptors, `EMFILE` if
-/// it carries more than this process may still open: the message is lost, its descriptors closed.
+/// # Errors
+/// `WouldBlock` if there is none and the mode is [`BlockingMode::NonBlocking`]. `EMSGSIZE` if it is
+/// larger than `buffer` or carries more than [`DESCRIPTORS_MAX`] descriptors, `EMFILE` if it
+/// carries more than this process may still open: the message is lost, its descriptors closed.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

@@ -184,7 +184,7 @@ fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {
     })
 }
 
-/// The same as text.
+/// The status as text, for people.
 pub(crate) fn people(status: &Value) -> String {
     if let Some(trouble) = status["sockets_trouble"].as_str() {
         return format!("\nsockets: {trouble}\n");

@@ -122,8 +122,9 @@ pub struct Server {
 impl Server {
     /// Serves until `termination` is readable or the daemon is idle.
     ///
-    /// # Errors If the kernel refuses to wait, or the helper is gone for good: without it no new
-    /// client can be served, and only the starter of this daemon can give it another one.
+    /// # Errors
+    /// If the kernel refuses to wait, or the helper is gone for good: without it no new client can
+    /// be served, and only the starter of this daemon can give it another one.
     pub fn run(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
         let ended = self.serve(termination);
         self.close();

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-/// What is counted of a vNIC.
+/// The counters of a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counter {
     BytesSent,

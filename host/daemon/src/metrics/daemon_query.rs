@@ -206,7 +206,7 @@ impl Rows {
         self.sample.vnics.insert(text(row, "name"), vnic);
     }
 
-    /// The same, behind all queue pairs that have not ended.
+    /// A vNIC once more, behind all queue pairs that have not ended.
     fn vnic_again(&mut self, row: &Value) {
         if let Some(vnic) = self.sample.vnics.get_mut(&text(row, "name")) {
             vnic.is_consistent = vnic.ended == counts(&row["ended"]);

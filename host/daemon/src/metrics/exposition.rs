@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What is counted by path: of vNICs, and in sums of tenants and policies.
+/// Counters by path: of vNICs, and in sums of tenants and policies.
 const BY_PATH: [(&str, &str, Counter); 6] = [
     ("data_transmitted_bytes", "Bytes of messages sent", Counter::BytesSent),
     ("data_received_bytes", "Bytes of messages received", Counter::BytesReceived),
@@ -32,7 +32,7 @@ const BY_PATH: [(&str, &str, Counter); 6] = [
     ),
 ];
 
-/// What is counted of vNICs without a path.
+/// Counters of vNICs that have no path.
 const OF_VNICS: [(&str, &str, Counter); 6] = [
     ("resent_packets", "Packets sent again", Counter::Resent),
     ("duplicate_requests_packets", "Packets that arrived again", Counter::Duplicates),
@@ -71,7 +71,7 @@ pub(super) fn render(totals: &Totals, server: &Server) -> Result<String, fmt::Er
     Ok(text)
 }
 
-/// What is known of the server of metrics.
+/// Facts about the server of metrics itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Server {
     /// Connections that were refused, since there were too many.

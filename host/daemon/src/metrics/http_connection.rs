@@ -143,7 +143,7 @@ impl<S: Read + Write> Connection<S> {
 }
 
 impl Answer {
-    /// What is written next, if anything is left.
+    /// The bytes that are written next, if any are left.
     fn rest(&self) -> Option<&[u8]> {
         let (head, body) = (self.head.as_slice(), self.body.as_bytes());
         match head.get(self.written..) {

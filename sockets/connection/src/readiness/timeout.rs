@@ -66,7 +66,7 @@ impl Timeout {
         }
     }
 
-    /// What is left of it after so many nanoseconds.
+    /// The rest of it after so many nanoseconds.
     #[must_use]
     pub fn after(self, nanoseconds: u64) -> Self {
         match self {
@@ -75,7 +75,7 @@ impl Timeout {
         }
     }
 
-    /// The same after so many milliseconds.
+    /// The rest of it after so many milliseconds.
     #[must_use]
     pub fn after_milliseconds(self, milliseconds: u64) -> Self {
         self.after(milliseconds.saturating_mul(MILLISECOND))

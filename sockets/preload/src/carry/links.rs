@@ -360,7 +360,7 @@ pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// The same, and this is the process that knows them.
+/// Sockets may be carried, and this is the process that has their state, not a child of it.
 #[inline(always)]
 pub(super) fn is_here() -> bool {
     is_on() && memory_owner::is_this_process()

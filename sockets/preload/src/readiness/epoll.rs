@@ -58,7 +58,7 @@ fn wait_in_set<'a>(
     told.map_or_else(fails, |told| told.unwrap_or(0))
 }
 
-/// What is told beneath carried members: by the kernel, and of light ones.
+/// The sources besides carried members: the kernel, and light members.
 struct Beneath<'a, N> {
     set: c_int,
     light: Option<LightSet<'a>>,
@@ -76,7 +76,7 @@ impl<'a, N: Fn(Events<'a>, Option<Timeout>) -> c_int> Beneath<'a, N> {
         }
     }
 
-    /// The same, when there is something, or the time is over.
+    /// The answer of the program's own call, which waits.
     fn native(&self, events: Events<'a>, limit: Timeout) -> c_int {
         self.without_waker(events, (self.native)(events, Some(limit)))
     }
@@ -91,7 +91,7 @@ impl<'a, N: Fn(Events<'a>, Option<Timeout>) -> c_int> Beneath<'a, N> {
 /// One call, until it has an answer.
 struct Call<'a, N> {
     events: Events<'a>,
-    /// What is left of the time, where no member is light.
+    /// The rest of the time, where no member is light.
     limit: Timeout,
     /// Where some may be: doorbells end a sleep before it.
     deadline: Deadline,

@@ -22,7 +22,7 @@ const NAME_WIDTH: u16 = 16;
 const HELD_BACK: u64 = 950;
 const HELP: &str = "q quit   s sort   up/down/page scroll";
 
-/// What is on the screen.
+/// The contents of the screen.
 struct View {
     rates: Rates,
     order: TopOrder,

@@ -111,7 +111,7 @@ impl Machine {
         assert!(matches!(self.ask(told).0, vm::Message::Done(_)));
     }
 
-    /// The same window, at another daemon, with the notes of the earlier one.
+    /// Attaches a window to another daemon, with the ledger of the earlier one.
     pub fn attach_again(daemon: &Daemon, window: &OwnedFd, ledger: &OwnedFd) -> Machine {
         let (answer, mut files) = attach_with(daemon, "one", &[window, ledger], DATA);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
