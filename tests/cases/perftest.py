@@ -50,7 +50,7 @@ def pingpong(program, size, events):
     return run
 
 
-def _xrc(events):
+def xrc_pingpong(events):
     """The program ends with 0 only if all its messages arrived."""
     def run(pair):
         client_server.run(pair, "ibv_xsrq_pingpong", "-g", pair.gid_index, "-n", 100, *events)
@@ -160,7 +160,7 @@ def cases(setting, slow=False):
         chosen = _each_once(chosen)
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
                   pingpong(program, size, events), 190) for program, size, events in pingpongs()]
-    found += [Case(f"{setting}.ibv_xsrq_pingpong{' -e' if events else ''}", _xrc(events), 60)
+    found += [Case(f"{setting}.ibv_xsrq_pingpong{' -e' if events else ''}", xrc_pingpong(events), 60)
               for events in ([], ["-e"])]
     found += [_perftest_case(setting, one) for one in chosen]
     if setting == "containers":

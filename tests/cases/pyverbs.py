@@ -19,10 +19,10 @@ from harness.virtual_machines import Device
 
 from cases.forwarded_datapath import forwarding
 
-_STORED = "debian-44.toml"
+STORED = "debian-44.toml"
 _CONTAINER = functools.partial(Pair, count=1)
 # How many of all must run.
-_RUN = 142
+RUN = 142
 # Name, fixture, forwarded.
 _SETTINGS = (
     ("containers", _CONTAINER, False),
@@ -30,9 +30,9 @@ _SETTINGS = (
     ("containers.forwarded", _CONTAINER, True),
     ("user.forwarded", PlainPair, True),
 )
-# Nobody joins groups for virtual machines.
-_NOT_IN_MACHINES = tuple(f"test_rdmacm.CMTestCase.test_rdmacm_async_{name}multicast_traffic"
-                         for name in ("", "ex_", "ex_leave_"))
+# Neither virtual machines nor vNICs of virtual networks join multicast groups.
+MULTICAST = tuple(f"test_rdmacm.CMTestCase.test_rdmacm_async_{name}multicast_traffic"
+                  for name in ("", "ex_", "ex_leave_"))
 _FAULTS = "loss=2%,reorder=2%,delay=1ms"
 # Thousands of messages of XRC, each of which waits for the one before and for a timeout when it is
 # lost: twenty seconds each. The others of XRC are many enough for every day.
@@ -53,8 +53,8 @@ def _suite(stage, pair, forwarded):
 
 def _case(name, limit=240, omitted=(), slow=False):
     def run(pair):
-        judge(pair.suite.run(pair.server, limit=limit, omitted=omitted), _STORED,
-              _RUN - len(omitted), omitted)
+        judge(pair.suite.run(pair.server, limit=limit, omitted=omitted), STORED,
+              RUN - len(omitted), omitted)
     return Case(f"pyverbs.{name}", run, limit + 10, slow)
 
 
@@ -85,7 +85,7 @@ def under_faults(pair, stored, least, limit, but=()):
 
 
 def _under_faults(but):
-    return lambda pair: under_faults(pair, _STORED, _RUN, 400, but)
+    return lambda pair: under_faults(pair, STORED, RUN, 400, but)
 
 
 def groups():
@@ -96,6 +96,6 @@ def groups():
     fixture = functools.partial(_suite, pair=_CONTAINER, forwarded=False)
     cases = [Case("pyverbs.faults", _under_faults(_LONG), 420),
              Case("pyverbs.faults all", _under_faults(()), 420, slow=True)]
-    in_machine = [_case("machine", 2400, _NOT_IN_MACHINES, True)]
+    in_machine = [_case("machine", 2400, MULTICAST, True)]
     found.append(Group("pyverbs.machine", in_machine, _in_machine, weight=WAITS))
     return [*found, Group("pyverbs.faults", cases, fixture, weight=CARRIED)]

@@ -106,7 +106,7 @@ pub(crate) struct Inner {
 }
 
 /// An address as C has it.
-fn storage(address: SocketAddr) -> sockaddr_storage {
+pub(super) fn storage(address: SocketAddr) -> sockaddr_storage {
     socket_address::to_c(match address {
         SocketAddr::V6(six) if six.ip().to_canonical().is_ipv6() => six.into(),
         _ => SocketAddr::new(address.ip().to_canonical(), address.port()),
@@ -115,7 +115,7 @@ fn storage(address: SocketAddr) -> sockaddr_storage {
 }
 
 /// The same of our own, which a queue pair is bound to: at any port.
-fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
+pub(super) fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
     address.set_port(0);
     storage(address)
 }

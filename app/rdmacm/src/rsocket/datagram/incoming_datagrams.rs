@@ -3,13 +3,14 @@
 //! read.
 
 use core::net::SocketAddr;
+use std::time::Instant;
 
 use omniverb_terms::Errno;
 
-use super::datagram_socket::{ArrivedDatagram, DatagramPlace, Inner};
+use super::datagram_socket::{ArrivedDatagram, DatagramPlace, Inner, storage, storage_of_own};
 use super::kernel_socket::IpFamily;
 use super::ud_queue_pair::{DATAGRAM_MAX, UdCompletion, UdPort};
-use super::wire_format::{self, DatagramPurpose, KernelDatagramHeader};
+use super::wire_format::{self, DatagramPurpose, KernelDatagramHeader, ROUTE_BYTES};
 
 /// Datagrams of the kernel's that are taken at a time: others want something, too.
 const TAKEN: usize = 32;
@@ -38,14 +39,9 @@ impl Inner {
         let (route, front) = port.front(room);
         let front = &front[..front.len().min(bytes)];
         let named = wire_format::named(front).filter(|(from, _)| {
-            // Another socket of its host's, perhaps.
-            let is_another =
-                self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
-            wire_format::may_be(from.ip(), wire_format::sender(&route))
-                && IpFamily::of(*from) == self.kernel.family()
-                && self.is_heard(*from)
-                && !is_another
+            IpFamily::of(*from) == self.kernel.family() && self.is_heard(*from)
         });
+        let named = named.filter(|(from, _)| self.is_sent_by(*from, &route, qpn));
         match named {
             Some((from, header)) => {
                 // With the interface, which is not said, of link-local addresses.
@@ -55,6 +51,23 @@ impl Inner {
             }
             None => self.give_back(room),
         }
+    }
+
+    /// Whether a datagram that names this sender is from there, by its route header.
+    fn is_sent_by(&mut self, from: SocketAddr, route: &[u8; ROUTE_BYTES], qpn: u32) -> bool {
+        if wire_format::may_be(from.ip(), wire_format::sender(route)) {
+            // Another socket of its host's, perhaps.
+            let known = self.peers.find(from).and_then(|peer| peer.qpn);
+            return known.is_none_or(|known| known == qpn);
+        }
+        let (Some(gid), Some(port)) = (wire_format::sender_gid(route), &self.port) else {
+            return false;
+        };
+        let (Some(peer), traffic_class) = (self.peers.find_mut(from), self.traffic_class) else {
+            return false;
+        };
+        let (own, to) = (storage_of_own(peer.source), storage(peer.address));
+        peer.is_from(gid, qpn, Instant::now(), || port.way(&own, &to, traffic_class).ok())
     }
 
     pub(super) fn give_back(&mut self, room: u32) {

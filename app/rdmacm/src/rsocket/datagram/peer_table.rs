@@ -2,9 +2,10 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use omniverb_abi::{ibv_ah, ibv_ah_attr, ibv_pd};
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, Gid};
 
 use crate::errno::{made, verb};
 use crate::ibverbs_imports;
@@ -13,9 +14,15 @@ use crate::ibverbs_imports;
 /// longest.
 pub(crate) const PEERS_MAX: usize = 1024;
 
+/// Budget: how soon the route to a peer is resolved again because of a datagram that its route does
+/// not explain. A sender can make up datagrams, and each resolution is a call of the daemon.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
+
 /// The way to a peer's queue pair.
 pub(crate) struct PeerRoute {
     ah: *mut ibv_ah,
+    /// The peer's GID.
+    gid: Gid,
     /// Bytes of the longest message.
     pub(crate) longest: usize,
 }
@@ -33,8 +40,10 @@ impl PeerRoute {
         attr: &mut ibv_ah_attr,
         longest: usize,
     ) -> Result<PeerRoute, Errno> {
+        let gid = Gid::new(attr.grh.dgid.raw);
         // SAFETY: the caller's promise.
-        Ok(PeerRoute { ah: made(unsafe { ibverbs_imports::ibv_create_ah(pd, attr) })?, longest })
+        let ah = made(unsafe { ibverbs_imports::ibv_create_ah(pd, attr) })?;
+        Ok(PeerRoute { ah, gid, longest })
     }
 
     pub(crate) fn handle(&self) -> *mut ibv_ah {
@@ -57,8 +66,37 @@ pub(crate) struct Peer {
     /// Its queue pair, once it has said.
     pub(crate) qpn: Option<u32>,
     pub(crate) way: Option<PeerRoute>,
+    /// When a datagram of it had its route resolved last.
+    resolved: Option<Instant>,
     /// When it was sent something last; never: 0.
     sent: u64,
+}
+
+impl Peer {
+    /// Whether a datagram from this queue pair is the peer's. In a virtual network a GID does not
+    /// contain the address. So it is compared with the GID that the peer's address leads to, as
+    /// `resolve` says, which is asked at most once a second.
+    ///
+    /// The peer has told its queue pair number through the kernel before, as its protocol demands.
+    pub(crate) fn is_from(
+        &mut self,
+        gid: Gid,
+        qpn: u32,
+        now: Instant,
+        resolve: impl FnOnce() -> Option<PeerRoute>,
+    ) -> bool {
+        if self.qpn != Some(qpn) {
+            return false;
+        }
+        let leads_there = |way: &Option<PeerRoute>| way.as_ref().is_some_and(|way| way.gid == gid);
+        let may_resolve = self.resolved.is_none_or(|then| now - then >= RESOLVE_AGAIN);
+        if !leads_there(&self.way) && may_resolve {
+            self.resolved = Some(now);
+            // With a new key the same peer has another GID.
+            self.way = resolve().or(self.way.take());
+        }
+        leads_there(&self.way)
+    }
 }
 
 type Key = (IpAddr, u16);
@@ -74,6 +112,10 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    pub(crate) fn find_mut(&mut self, address: SocketAddr) -> Option<&mut Peer> {
+        self.all.get_mut(&key(address))
+    }
+
     pub(crate) fn find(&self, address: SocketAddr) -> Option<&Peer> {
         self.all.get(&key(address))
     }
@@ -88,7 +130,7 @@ impl Peers {
         if !self.all.contains_key(&key) {
             let source = source()?;
             self.make_room();
-            let peer = Peer { address, source, qpn: None, way: None, sent: 0 };
+            let peer = Peer { address, source, qpn: None, way: None, resolved: None, sent: 0 };
             self.all.insert(key, peer);
         }
         self.all.get_mut(&key).ok_or(Errno::ENOMEM)
@@ -135,6 +177,32 @@ mod tests {
 
     fn address(number: usize) -> SocketAddr {
         ([10, 0, (number >> 8) as u8, number as u8], 7).into()
+    }
+
+    fn route(last: u8) -> PeerRoute {
+        let mut attr = ibv_ah_attr { is_global: 1, ..ibv_ah_attr::default() };
+        (attr.grh.dgid.raw, attr.grh.sgid_index) = ([last; 16], 1);
+        // SAFETY: nothing of the protection domain is used here.
+        unsafe { PeerRoute::new(core::ptr::null_mut(), &mut attr, 0) }.unwrap()
+    }
+
+    #[test]
+    fn a_virtual_sender_is_who_its_address_leads_to() {
+        let (gid, now) = (Gid::new([1; 16]), Instant::now());
+        let mut peers = Peers::default();
+        let peer = peers.of(address(1), || Ok(address(99))).unwrap();
+        assert!(!peer.is_from(gid, 7, now, || panic!("its queue pair is not known")));
+        peer.qpn = Some(7);
+        assert!(!peer.is_from(gid, 8, now, || panic!("another queue pair")));
+        assert!(peer.is_from(gid, 7, now, || Some(route(1))));
+        assert!(peer.is_from(gid, 7, now, || panic!("the route is known")));
+        assert!(!peer.is_from(Gid::new([2; 16]), 7, now, || panic!("too early to resolve")));
+        let later = now + RESOLVE_AGAIN;
+        assert!(!peer.is_from(Gid::new([3; 16]), 7, later, || None));
+        assert!(peer.is_from(gid, 7, later, || panic!("the old route is kept")));
+        // Another key: the same address has another GID.
+        assert!(peer.is_from(Gid::new([2; 16]), 7, later + RESOLVE_AGAIN, || Some(route(2))));
+        assert!(!peer.is_from(gid, 7, later + RESOLVE_AGAIN, || panic!("too early to resolve")));
     }
 
     #[test]

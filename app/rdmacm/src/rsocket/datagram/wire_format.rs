@@ -7,6 +7,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use omniverb_terms::Gid;
+
 /// Bytes of the longest header.
 pub(crate) const HEADER_MAX: usize = 28;
 /// Bytes of the longest header between queue pairs.
@@ -139,6 +141,12 @@ pub(crate) fn sender(route: &[u8; ROUTE_BYTES]) -> IpAddr {
         (_, Some(six)) => Ipv6Addr::from(six).to_canonical(),
         _ => Ipv6Addr::UNSPECIFIED.into(),
     }
+}
+
+/// The GID of a sender whose address is no IPv4 address: of the same header.
+pub(crate) fn sender_gid(route: &[u8; ROUTE_BYTES]) -> Option<Gid> {
+    let gid = part(route, 8).map(Gid::new)?;
+    (route[0] >> 4 == 6).then_some(gid)
 }
 
 /// Whether the sender may call itself so.
