@@ -22,7 +22,7 @@ PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
     (r" \[PROGRAM\]", ""),
     (r"pid:\$\(docker inspect [^)]*\)", "pid:$!"),
-    (r"\$\(docker inspect [^)]*SandboxKey[^)]*\)", "/run/netns/web"),
+    (r"\$\(docker inspect [^)]*SandboxKey[^)]* (\S+)\)", r"/run/netns/\1"),
     (r"-- (PROGRAM|\./\w+)$", "-- ibv_devices"),
 ]
 # What is run for a command that a regular expression matches, as a shell writes it.
@@ -33,7 +33,7 @@ INSTEAD = [
     (r"(.* redis-benchmark .*)", r"\1 -n 1000"),
     (r"(.* ucx_perftest .*tag_lat)( &)?", r"\1 -n 1000\2"),
     (r"(omniverb run -- target/tests/programs/soak two_processes) 1000000 (\d+)", r"\1 2000 \2"),
-    (r"(omniverb tenant create blue --encryption psp --key-file (\S+))",
+    (r"(omniverb tenant create \w+ .*--key-file (\S+).*)",
      r"(umask 077; openssl rand -hex 16 > \2); \1"),
     (r"(tests/run .*|tests/run)", r"\1 --list | grep -q ."),
     (r"cc -o program program.c (.*)",
