@@ -1,7 +1,7 @@
 //! Devices that are shared with other processes: this one's with those that import it, and others'
 //! that it imports.
 
-use super::granted_pages::{GrantedPages, RevocationMode};
+use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use super::{Client, memory_registration};
 use crate::device_import::{Device, ExportListener, ExportedObjects, Import, PageOwner};
 use crate::errno_conversion::errno_of;

@@ -6,7 +6,7 @@
 //! it is asked for again (`DeferredCall::Attach`), at intervals, as long as the queue pair is
 //! attached.
 
-use super::granted_pages::GrantedPages;
+use super::pages_granted_to_peers::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_daemon_calls::{CallOutcome, DeferredCall};
 use crate::queue_pair_records::QueuePairs;

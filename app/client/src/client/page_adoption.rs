@@ -4,7 +4,7 @@
 //! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
 //! them (`omniverb_link::page_grant_pacing`).
 
-use super::granted_pages::{GrantedPages, RevocationMode};
+use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::messages_with_files::MessageWithFiles;
 use crate::region_extent::Extent;
 use crate::rkey_table::{Key, Keys, OtherKeysBytes};

@@ -1,6 +1,6 @@
 //! Lists what is to be taken back from peers, and the calls that wait for it.
 
-use super::granted_pages::{GrantedPages, RevocationMode};
+use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::page_revocation::{PageOwner, PageQuestion};
 use crate::region_extent::Extent;
 use omniverb_session::Message;

@@ -1,7 +1,7 @@
 //! Mappings of peers' regions: asked for, granted, denied.
 
 use super::Client;
-use super::granted_pages::GrantedPages;
+use super::pages_granted_to_peers::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
 use crate::messages_with_files::MessageWithFiles;
 use crate::peer_mappings::PeerMappings;

@@ -5,8 +5,8 @@
 //! takes a copy of; it says where they are. They are the process's own memory all the time: so when
 //! they are taken back, the engine has left them before any process is told so.
 
-use super::granted_pages::GrantedPages;
 use super::page_adoption::{GrantRefusal, check_may_lend, has_room};
+use super::pages_granted_to_peers::GrantedPages;
 use crate::rkey_table::{Key, OtherKeysBytes};
 use omniverb_device::Qp;
 use omniverb_session::Message;
