@@ -23,7 +23,7 @@ mod fork;
 mod memory_from_daemon;
 mod messages_with_files;
 mod multicast_attachments;
-mod multicast_links;
+mod multicast_receive_links;
 mod page_revocation;
 mod peer_doorbells;
 mod peer_mappings;
