@@ -10,7 +10,7 @@
 // UNSAFETY: registers C callbacks with the C library.
 #![expect(unsafe_code)]
 
-use crate::rkey_table;
+use crate::region_extents_by_rkey;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,5 +38,5 @@ pub(crate) fn install(before: extern "C" fn(), in_parent: extern "C" fn()) {
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    rkey_table::let_pages_move_in_child();
+    region_extents_by_rkey::let_pages_move_in_child();
 }

@@ -33,7 +33,7 @@ mod progress_thread_state;
 mod qp_statistics_area;
 mod queue_pair_records;
 mod region_extent;
-mod rkey_table;
+mod region_extents_by_rkey;
 mod shared_qp;
 mod signal_free_thread;
 #[cfg(any(test, feature = "fuzz"))]

@@ -39,7 +39,7 @@ use crate::messages_with_files::MessageWithFiles;
 use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
     daemon_event_subscribers, deferred_daemon_calls, device_import, device_platform, fork,
-    peer_doorbells, peer_mappings, rkey_table, xrc_domain_discovery,
+    peer_doorbells, peer_mappings, region_extents_by_rkey, xrc_domain_discovery,
 };
 use crate::{
     progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, trace_ring,
@@ -94,7 +94,7 @@ static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 
 /// This process is about to fork: takes all pages back from peers, and moves none until it has.
 extern "C" fn before_fork() {
-    rkey_table::hold_pages();
+    region_extents_by_rkey::hold_pages();
     if let Some(client) = Client::existing() {
         client.pages.withdraw_before_fork();
     }
@@ -102,7 +102,7 @@ extern "C" fn before_fork() {
 
 /// This process has forked, or could not.
 extern "C" fn after_fork() {
-    rkey_table::let_pages_move();
+    region_extents_by_rkey::let_pages_move();
 }
 
 impl Client {

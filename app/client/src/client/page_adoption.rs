@@ -7,7 +7,7 @@
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::messages_with_files::MessageWithFiles;
 use crate::region_extent::Extent;
-use crate::rkey_table::{Key, Keys, OtherKeysBytes};
+use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
 use crate::vm_window_loans;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;

@@ -5,7 +5,7 @@ use crate::page_revocation::PageRevocation;
 use crate::peer_doorbells::PeerDoorbells;
 use crate::progress_thread_state::Progress;
 use crate::queue_pair_records::QueuePairs;
-use crate::rkey_table::Keys;
+use crate::region_extents_by_rkey::Keys;
 use crate::{adoption_env_variable, daemon_session::Session};
 use omniverb_device::Shared;
 use omniverb_session::body::{self, LetGo};

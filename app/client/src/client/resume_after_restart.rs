@@ -3,7 +3,7 @@
 use super::Client;
 use super::qp_lifecycle::{Purpose, connect_message};
 use crate::queue_pair_records::{Connection, QueuePairs};
-use crate::rkey_table::Keys;
+use crate::region_extents_by_rkey::Keys;
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 use omniverb_terms::{Errno, Service};

@@ -7,7 +7,7 @@
 
 use super::page_adoption::{GrantRefusal, check_may_lend, has_room};
 use super::pages_granted_to_peers::GrantedPages;
-use crate::rkey_table::{Key, OtherKeysBytes};
+use crate::region_extents_by_rkey::{Key, OtherKeysBytes};
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
