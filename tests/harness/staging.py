@@ -20,10 +20,10 @@ _UNDER_ADDRESS_SANITIZER = ["hostile_peer", "remote_keys"]
 _UNDER_THREAD_SANITIZER = ["loopback_qp"]
 
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
-_WITH_SECOND = "secondary_library"
+_WITH_SIBLING = "sibling_library"
 # Calls of rdma_cm, too.
 _WITH_CONNECTIONS = ["rdma_cm_steps", "ece", "hostile_gateway", "message_before_disconnect"]
-SECOND = PROGRAMS / "secondary"
+SIBLING = PROGRAMS / "sibling"
 _BUNDLED = PROGRAMS / "bundled"
 
 # Of the second API: its tests, and its examples.
@@ -44,7 +44,7 @@ def build_programs():
     out = BUILT / "programs"
     out.mkdir(parents=True, exist_ok=True)
     newest = max(p.stat().st_mtime for p in PROGRAMS.glob("**/*.[ch]") if p.parent != _DMA)
-    build_second(out)
+    build_sibling(out)
     build_dma(out)
     build_bundled(out / "bundled")
     common = [PROGRAMS / name for name in _COMMON]
@@ -53,8 +53,8 @@ def build_programs():
         if binary.exists() and binary.stat().st_mtime > newest:
             continue
         verbs = ["-libverbs"]
-        if source.stem == _WITH_SECOND:
-            verbs = [out / "libsecond.so", LIBRARY, "-Wl,-rpath,$ORIGIN"]
+        if source.stem == _WITH_SIBLING:
+            verbs = [out / "libsibling.so", LIBRARY, "-Wl,-rpath,$ORIGIN"]
         elif source.stem in _WITH_CONNECTIONS:
             verbs = ["-lrdmacm", "-libverbs"]
         process.run(["gcc", *_FLAGS, "-o", binary, source, *common, *verbs, "-lm"], limit=120)
@@ -83,16 +83,16 @@ def build_dma(out):
                         limit=120)
 
 
-def build_second(out):
-    """A second library that reaches libibverbs.so.1 through its private node, and one of a later
+def build_sibling(out):
+    """A sibling library that reaches libibverbs.so.1 through its private node, and one of a later
     release."""
     shared = ["gcc", *_FLAGS, "-fPIC", "-shared"]
-    process.run([*shared, "-o", out / "libsecond.so", "-Wl,-soname,libsecond.so", "-I",
-                 ROOT / "app" / "ibverbs" / "include", SECOND / "secondary.c", LIBRARY])
+    process.run([*shared, "-o", out / "libsibling.so", "-Wl,-soname,libsibling.so", "-I",
+                 ROOT / "app" / "ibverbs" / "include", SIBLING / "sibling.c", LIBRARY])
     owner = BUILT / "later_owner.so"
-    process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1", SECOND / "later_owner.c",
-                 f"-Wl,--version-script={SECOND / 'later_owner.map'}"])
-    process.run([*shared, "-o", out / "liblater.so", SECOND / "later.c", owner])
+    process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1", SIBLING / "later_owner.c",
+                 f"-Wl,--version-script={SIBLING / 'later_owner.map'}"])
+    process.run([*shared, "-o", out / "liblater.so", SIBLING / "later.c", owner])
 
 
 def build_bundled(out):

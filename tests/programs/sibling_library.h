@@ -1,10 +1,10 @@
-/* For secondary_library.c: what the process has of sockets and threads, and a pipe that the second
+/* For sibling_library.c: what the process has of sockets and threads, and a pipe that the second
  * library watches. */
-#ifndef SECOND_LIBRARY_H
-#define SECOND_LIBRARY_H
+#ifndef SIBLING_LIBRARY_H
+#define SIBLING_LIBRARY_H
 
 #include "common.h"
-#include "secondary/secondary.h"
+#include "sibling/sibling.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static int threads(const char *name)
 /* ---- a watched pipe ---- */
 
 struct watched {
-    struct second *second;
+    struct sibling *second;
     int ends[2];
     uint64_t watch;
     char thread[17];    /* that called */
@@ -59,22 +59,22 @@ static void ready(void *cookie, uint64_t watch)
     struct watched *w = cookie;
     char c;
     prctl(PR_GET_NAME, w->thread);
-    w->asked = second_ask(w->second, SECOND_QUERY_GIDS, 8, 0);
+    w->asked = sibling_ask(w->second, SIBLING_QUERY_GIDS, 8, 0);
     if (!w->leaves)
         check(read(w->ends[0], &c, 1) == 1, "called for nothing: %m");
     if (w->ends_itself)
-        same(second_unwatch(w->second, watch), 0);
+        same(sibling_unwatch(w->second, watch), 0);
     atomic_fetch_add(&w->calls, 1);
     if (w->linger_ms)
         sleep_ms(w->linger_ms);
     atomic_fetch_add(&w->left, 1);
 }
 
-static void watched_begin(struct watched *w, struct second *second)
+static void watched_begin(struct watched *w, struct sibling *second)
 {
     w->second = second;
     check(!pipe2(w->ends, O_CLOEXEC | O_NONBLOCK), "pipe: %m");
-    same(second_watch(second, w->ends[0], 0, ready, w, &w->watch), 0);
+    same(sibling_watch(second, w->ends[0], 0, ready, w, &w->watch), 0);
 }
 
 static void await(atomic_int *count, int least)

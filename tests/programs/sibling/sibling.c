@@ -1,5 +1,5 @@
-/* See secondary.h. */
-#include "secondary.h"
+/* See sibling.h. */
+#include "sibling.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "omniverb_private.h"
 
-struct second {
+struct sibling {
     struct omniverb_private *owner;
 };
 
@@ -26,9 +26,9 @@ struct gids {
 };
 enum { GIDS = 4, TAG = 4711 };
 
-static int open_as(uint32_t version, struct ibv_context *context, struct second **opened)
+static int open_as(uint32_t version, struct ibv_context *context, struct sibling **opened)
 {
-    struct second *fresh = calloc(1, sizeof *fresh);
+    struct sibling *fresh = calloc(1, sizeof *fresh);
     int error = fresh ? omniverb_private_open(version, context, &fresh->owner) : ENOMEM;
     if (error)
         free(fresh);
@@ -37,29 +37,29 @@ static int open_as(uint32_t version, struct ibv_context *context, struct second 
     return error;
 }
 
-int second_open(struct ibv_context *context, struct second **opened)
+int sibling_open(struct ibv_context *context, struct sibling **opened)
 {
     return open_as(omniverb_private_version(), context, opened);
 }
 
-int second_open_of_another_release(struct second **opened)
+int sibling_open_of_another_release(struct sibling **opened)
 {
     return open_as(omniverb_private_version() + 1, NULL, opened);
 }
 
-int second_close(struct second *opened)
+int sibling_close(struct sibling *opened)
 {
     int error = omniverb_private_close(opened->owner);
     free(opened);
     return error;
 }
 
-int second_gids(struct second *opened, union ibv_gid *gids, unsigned room, unsigned *count)
+int sibling_gids(struct sibling *opened, union ibv_gid *gids, unsigned room, unsigned *count)
 {
     struct {
         struct header header;
         uint64_t reserved;
-    } question = {{omniverb_private_version(), SECOND_QUERY_GIDS, 0, TAG}, 0};
+    } question = {{omniverb_private_version(), SIBLING_QUERY_GIDS, 0, TAG}, 0};
     struct omniverb_private_answer answer;
     int error = omniverb_private_call(opened->owner, &question, sizeof question, &answer);
     if (error)
@@ -74,7 +74,7 @@ int second_gids(struct second *opened, union ibv_gid *gids, unsigned room, unsig
     return 0;
 }
 
-int second_ask(struct second *opened, unsigned kind, size_t body, unsigned later)
+int sibling_ask(struct sibling *opened, unsigned kind, size_t body, unsigned later)
 {
     struct {
         struct header header;
@@ -84,14 +84,14 @@ int second_ask(struct second *opened, unsigned kind, size_t body, unsigned later
     return omniverb_private_call(opened->owner, &question, sizeof question.header + body, &answer);
 }
 
-int second_watch(struct second *opened, int descriptor, int room,
+int sibling_watch(struct sibling *opened, int descriptor, int room,
                  void (*ready)(void *cookie, uint64_t watch), void *cookie, uint64_t *watch)
 {
     uint32_t what = room ? OMNIVERB_PRIVATE_ROOM : OMNIVERB_PRIVATE_INPUT;
     return omniverb_private_watch(opened->owner, descriptor, what, ready, cookie, watch);
 }
 
-int second_unwatch(struct second *opened, uint64_t watch)
+int sibling_unwatch(struct sibling *opened, uint64_t watch)
 {
     return omniverb_private_unwatch(opened->owner, watch);
 }

@@ -1,4 +1,4 @@
-"""Tests that a second library shares the process's daemon session and progress thread."""
+"""Tests that a sibling library shares the process's daemon session and progress thread."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def _waits(pair):
 def _with_daemon(pair, test, take, give):
     """Runs a test that wants the daemon taken away, and given back; the daemon knows of one process
     with one connection before and afterwards."""
-    running = pair.server.start("/opt/programs/secondary_library", test, stdin=subprocess.PIPE,
+    running = pair.server.start("/opt/programs/sibling_library", test, stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def reached(what):
@@ -66,25 +66,25 @@ def _with_daemon(pair, test, take, give):
 
 
 def _without_owner(pair):
-    """Beside somebody else's libibverbs the second library does not load, and says why."""
-    text = pair.server.run("/opt/programs/secondary_library", "watches", plain=True, accept=(1,))
+    """Beside somebody else's libibverbs the sibling library does not load, and says why."""
+    text = pair.server.run("/opt/programs/sibling_library", "watches", plain=True, accept=(1,))
     check("OMNIVERB_PRIVATE_1" in text, text)
 
 
 def _no_accident(_pair):
     """A program that names a function of the node, and not the node, does not link."""
-    text = process.run(["gcc", "-o", "/dev/null", staging.SECOND / "unbound.c", staging.LIBRARY],
+    text = process.run(["gcc", "-o", "/dev/null", staging.SIBLING / "unbound.c", staging.LIBRARY],
                        accept=(1,))
     check("undefined reference to `omniverb_private_version'" in text, text)
 
 
 def groups():
     """In containers, and as an ordinary user."""
-    tests = [test for test in c_programs.tests_of("secondary_library") if test not in (_OUTLIVES,
+    tests = [test for test in c_programs.tests_of("sibling_library") if test not in (_OUTLIVES,
                                                                                     _WAITS)]
     found = []
     for setting, fixture in c_programs.SETTINGS:
-        cases = [c_programs.case(setting, f"secondary_library.{test}", [], 60) for test in tests]
+        cases = [c_programs.case(setting, f"sibling_library.{test}", [], 60) for test in tests]
         cases += [Case(f"{setting}.owner.{_OUTLIVES}", _outlives, 60),
                   Case(f"{setting}.owner.{_WAITS}", _waits, 60)]
         if setting == "user":
