@@ -13,7 +13,7 @@ mod daemon_calls;
 mod daemon_choice;
 mod daemon_event_replies;
 mod daemon_event_subscribers;
-mod daemon_listener;
+mod daemon_event_thread;
 mod daemon_session;
 mod deferred_daemon_calls;
 mod device_import;

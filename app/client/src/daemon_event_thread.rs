@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 const EVENTS: u64 = 0;
 
 /// What the thread that listens shares with the one that takes.
-pub(crate) struct DaemonListener {
+pub(crate) struct DaemonEventThread {
     poller: Poller,
     heard: AtomicBool,
     /// Watches whose descriptors are ready; no more than there are, as each is reported once.
@@ -22,10 +22,10 @@ pub(crate) struct DaemonListener {
     started: AtomicBool,
 }
 
-impl DaemonListener {
-    pub(crate) fn new() -> Result<Arc<DaemonListener>, Errno> {
+impl DaemonEventThread {
+    pub(crate) fn new() -> Result<Arc<DaemonEventThread>, Errno> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
-        Ok(Arc::new(DaemonListener {
+        Ok(Arc::new(DaemonEventThread {
             poller,
             heard: AtomicBool::new(false),
             watched: Mutex::default(),
@@ -35,7 +35,7 @@ impl DaemonListener {
 
     /// Starts the thread, once, which calls `nudge` after there was something.
     pub(crate) fn start(
-        self: &Arc<DaemonListener>,
+        self: &Arc<DaemonEventThread>,
         nudge: impl Fn() + Send + 'static,
     ) -> Result<(), Errno> {
         if self.started.swap(true, Ordering::AcqRel) {
