@@ -4,7 +4,7 @@
 
 mod capture_tracing;
 mod daemon_events;
-mod device_export;
+mod device_sharing;
 mod explain_unreachable_peer;
 mod link_attachment;
 mod memory_registration;
@@ -25,7 +25,7 @@ mod vm_page_pinning;
 mod xrc_hidden_qps;
 mod xrc_srq_links;
 
-pub use self::device_export::{ExportOffer, is_command_file};
+pub use self::device_sharing::{ExportOffer, is_command_file};
 pub use self::memory_registration::{REGIONS_MAX, RegistrationRequest};
 pub use self::open_shared_qp::OpenedQp;
 pub use self::sibling_library_calls::DaemonAnswer;
