@@ -6,12 +6,12 @@ use omniverb_abi::{ibv_pd, ibv_send_wr_rdma, ibv_sge};
 use omniverb_announce::{AnnouncedBuffer, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
-use crate::callbacks::Shared;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::local_buffer::LocalBuffer;
 use crate::node::Node;
 use crate::node_state::CheckedTransfer;
 use crate::transfer::{TransferPlace, omv_dma_transfer};
+use crate::wakes_and_callbacks::Shared;
 
 /// `struct omv_dma_buffer`.
 pub enum BufferHandle {

@@ -10,7 +10,6 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::buffer_handle::{BufferHandle, wanted};
-use crate::callbacks::WaitMode;
 use crate::cm_id::CmId;
 use crate::condition_wait::limit;
 use crate::device::Device;
@@ -22,6 +21,7 @@ use crate::node::{ConnectionOrigin, Node};
 use crate::node_state::CheckedTransfer;
 use crate::resolve_address;
 use crate::transfer::{TransferPlace, omv_dma_transfer};
+use crate::wakes_and_callbacks::WaitMode;
 
 const LISTEN: u32 = 1;
 const SPIN: u32 = 2;

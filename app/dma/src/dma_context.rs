@@ -16,7 +16,6 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::buffer_handle::BufferHandle;
-use crate::callbacks::{Shared, WaitMode};
 use crate::cm_id::CmId;
 use crate::device::Device;
 use crate::errno::{EEXIST, made};
@@ -25,6 +24,7 @@ use crate::local_buffer::LocalBuffer;
 use crate::node::{ConnectionOrigin, Node};
 use crate::rdma_imports;
 use crate::registered_memory::Memory;
+use crate::wakes_and_callbacks::{Shared, WaitMode};
 
 /// A channel for events of connections.
 pub(crate) struct Events(pub(crate) *mut rdma_event_channel);

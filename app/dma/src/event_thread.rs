@@ -13,9 +13,9 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::callbacks::WaitMode;
 use crate::dma_context::Program;
 use crate::limits::LOOK;
+use crate::wakes_and_callbacks::WaitMode;
 use crate::{connection_events, signal_free_thread};
 
 /// Looks at completions before descriptors are looked at again.

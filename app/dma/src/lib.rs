@@ -21,7 +21,6 @@
 
 mod buffer_handle;
 pub mod c_api;
-mod callbacks;
 mod cm_id;
 mod condition_wait;
 mod connection_events;
@@ -41,3 +40,4 @@ mod resolve_address;
 mod signal_free_thread;
 mod transfer;
 mod transfer_slots;
+mod wakes_and_callbacks;

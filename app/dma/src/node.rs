@@ -13,13 +13,13 @@ use omniverb_announce::{AnnouncedBuffer, Message, PeerBuffers};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::callbacks::{Shared, WaitMode};
 use crate::cm_id::CmId;
 use crate::device::Device;
 use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN};
 use crate::node_queue_pair::{LETTER, reason};
 use crate::node_state::{CheckedTransfer, Inner, Phase};
 use crate::transfer::UnderWay;
+use crate::wakes_and_callbacks::{Shared, WaitMode};
 
 /// The side that asked for a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
