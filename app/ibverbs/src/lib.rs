@@ -29,7 +29,7 @@
 
 pub mod enum_names;
 pub mod errno;
-pub mod fork;
+pub mod ibv_fork_init;
 pub mod kernel_abi;
 pub mod private_abi;
 pub mod rate_conversion;
