@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use omniverb_abi::*;
-use omniverb_ibverbs::{enum_names, kernel_abi, rate_conversion, sysfs};
+use omniverb_ibverbs::{enum_names, kernel_abi, rate_conversion, read_sysfs_file};
 
 /// A function of the installed library.
 fn stock(name: &str) -> *mut c_void {
@@ -240,7 +240,12 @@ fn sysfs_reads_equal_the_installed_librarys() {
         let (ours, theirs) = unsafe {
             let ours = &mut ours_buf;
             (
-                sysfs::ov_ibv_read_sysfs_file(c_dir.as_ptr(), file.as_ptr(), ours.as_mut_ptr(), 8),
+                read_sysfs_file::ov_ibv_read_sysfs_file(
+                    c_dir.as_ptr(),
+                    file.as_ptr(),
+                    ours.as_mut_ptr(),
+                    8,
+                ),
                 theirs(c_dir.as_ptr(), file.as_ptr(), their_buf.as_mut_ptr(), 8),
             )
         };
@@ -255,11 +260,16 @@ fn sysfs_reads_equal_the_installed_librarys() {
     let missing = c"missing";
     // SAFETY: as above.
     let result = unsafe {
-        sysfs::ov_ibv_read_sysfs_file(c_dir.as_ptr(), missing.as_ptr(), buf.as_mut_ptr(), 8)
+        read_sysfs_file::ov_ibv_read_sysfs_file(
+            c_dir.as_ptr(),
+            missing.as_ptr(),
+            buf.as_mut_ptr(),
+            8,
+        )
     };
     assert_eq!(result, -1);
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOENT));
     std::fs::remove_dir_all(&dir).unwrap();
     let path = stock_fn!("ibv_get_sysfs_path", extern "C" fn() -> *const c_char);
-    assert_eq!(text(sysfs::ov_ibv_get_sysfs_path()), text(path()));
+    assert_eq!(text(read_sysfs_file::ov_ibv_get_sysfs_path()), text(path()));
 }
