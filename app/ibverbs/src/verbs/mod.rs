@@ -14,7 +14,7 @@ pub mod completion_counter;
 pub mod context;
 pub mod cq;
 pub mod cq_ex;
-pub mod device;
+pub mod device_list;
 pub mod device_memory;
 pub mod ethernet_address;
 mod event_wait;

@@ -10,7 +10,7 @@ use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
-use super::device::the_device;
+use super::device_list::the_device;
 use super::{
     advise_mr, async_event, clocks, cq, cq_ex, device_memory, memory_window, null_mr, post,
     qp_create, query_device, srq, thread_domain, xrc_domain,
