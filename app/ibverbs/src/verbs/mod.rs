@@ -19,7 +19,7 @@ pub mod device_memory;
 pub mod ethernet_address;
 mod event_wait;
 mod exported_objects;
-pub mod gid;
+pub mod gid_table;
 mod importable_objects;
 pub mod memory_region;
 mod memory_window;
