@@ -38,7 +38,7 @@ pub mod qp_create;
 pub mod qp_ex;
 pub mod qp_handle;
 pub mod query_device;
-mod shared_qp;
+mod shared_qp_maker;
 pub mod srq;
 mod thread_domain;
 mod work_request_builder;
