@@ -40,6 +40,6 @@ pub mod qp_handle;
 pub mod query_device;
 mod shared_qp_maker;
 pub mod srq;
-mod thread_domain;
+mod thread_and_parent_domains;
 mod work_request_builder;
 mod xrc_domain;

@@ -13,7 +13,7 @@ use super::context::ContextShell;
 use super::device_list::the_device;
 use super::{
     advise_mr, async_event, clocks, cq, cq_ex, device_memory, memory_window, null_mr, post,
-    qp_create, query_device, srq, thread_domain, xrc_domain,
+    qp_create, query_device, srq, thread_and_parent_domains, xrc_domain,
 };
 use crate::errno::{minus_one, null};
 use crate::refusal_log::{explained, forgiven, refused, request_failed, strict_is_wanted};
@@ -105,9 +105,9 @@ fn fill(verbs: &mut verbs_context) {
     verbs.advise_mr = Some(advise_mr::advise_mr);
     verbs.alloc_null_mr = Some(null_mr::alloc_null_mr);
     verbs.query_rt_values = Some(clocks::query_rt_values);
-    verbs.alloc_td = Some(thread_domain::alloc_td);
-    verbs.dealloc_td = Some(thread_domain::dealloc_td);
-    verbs.alloc_parent_domain = Some(thread_domain::alloc_parent_domain);
+    verbs.alloc_td = Some(thread_and_parent_domains::alloc_td);
+    verbs.dealloc_td = Some(thread_and_parent_domains::dealloc_td);
+    verbs.alloc_parent_domain = Some(thread_and_parent_domains::alloc_parent_domain);
     verbs.alloc_dm = Some(device_memory::alloc_dm);
     verbs.free_dm = Some(device_memory::free_dm);
     verbs.reg_dm_mr = Some(device_memory::reg_dm_mr);
