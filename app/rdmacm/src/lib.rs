@@ -31,7 +31,7 @@
 pub mod addrinfo;
 mod c_sockaddr;
 pub mod cm_id;
-pub mod connect;
+pub mod connection_calls;
 mod daemon_calls;
 pub mod device;
 pub mod ece;

@@ -23,7 +23,7 @@ use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{cm_id, connect, device, event, event_ack, process_id, resolve_address};
+use crate::{cm_id, connection_calls, device, event, event_ack, process_id, resolve_address};
 
 /// An identifier that is destroyed with its socket.
 pub(crate) struct OwnedCmId(pub(crate) *mut rdma_cm_id);
@@ -252,7 +252,7 @@ impl Inner {
         if !self.is_disconnected {
             self.is_disconnected = true;
             // SAFETY: live. What becomes of it is not waited for.
-            let _ = unsafe { connect::disconnect(self.id.0) };
+            let _ = unsafe { connection_calls::disconnect(self.id.0) };
         }
     }
 
@@ -278,7 +278,7 @@ impl Inner {
                     ..core::mem::zeroed()
                 };
                 // An answer may be there already.
-                match connect::connect(id, &parameters) {
+                match connection_calls::connect(id, &parameters) {
                     Ok(()) => Ok((ends, true)),
                     Err(Errno::EAGAIN) => Ok((ends, false)),
                     Err(errno) => Err(errno),
@@ -310,7 +310,7 @@ impl Inner {
                 ..(*(*id).event).param.conn
             };
             let stream = Box::new(Stream::new(ends, hello));
-            self.phase = match connect::accept(id, &parameters) {
+            self.phase = match connection_calls::accept(id, &parameters) {
                 Ok(()) => Phase::Made(stream),
                 Err(Errno::EAGAIN) => Phase::Accepting(stream),
                 Err(errno) => return Err(errno),
@@ -418,7 +418,7 @@ impl Socket {
                 // SAFETY: live.
                 Err(errno) => unsafe {
                     let _ = ACCEPT.explain(Err::<(), _>(errno));
-                    connect::ov_rdma_reject(inner.id.0, core::ptr::null(), 0);
+                    connection_calls::ov_rdma_reject(inner.id.0, core::ptr::null(), 0);
                 },
             }
         }

@@ -8,7 +8,7 @@ use omniverb_abi::*;
 use super::c_call_helpers::*;
 use super::{fake_daemon, fake_ibverbs};
 use crate::cm_id::*;
-use crate::connect::*;
+use crate::connection_calls::*;
 use crate::device::ov_rdma_get_devices;
 use crate::endpoint::*;
 use crate::event_ack::ov_rdma_ack_cm_event;

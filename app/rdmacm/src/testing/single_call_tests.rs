@@ -111,7 +111,7 @@ fn addresses_that_are_none_are_refused() {
         let taken = here(1);
         assert_eq!(said(ov_rdma_bind_addr(id, (&raw const taken).cast())), Err(libc::EADDRINUSE));
         assert_eq!(said(ov_rdma_resolve_route(id, 1)), Err(libc::EINVAL));
-        assert_eq!(said(crate::connect::ov_rdma_connect(id, null())), Err(libc::EINVAL));
+        assert_eq!(said(crate::connection_calls::ov_rdma_connect(id, null())), Err(libc::EINVAL));
         // A way that is not this device's comes as an event.
         let elsewhere = here(2);
         said(ov_rdma_resolve_addr(id, null(), (&raw const elsewhere).cast(), 1)).unwrap();
