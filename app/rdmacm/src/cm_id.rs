@@ -9,8 +9,8 @@ use omniverb_session::Message;
 use omniverb_session::cm::{CreateCmId, DestroyCmId};
 use omniverb_terms::Errno;
 
+use crate::ack_cm_event::drop_own;
 use crate::errno::outcome;
-use crate::event_ack::drop_own;
 use crate::event_channel::{self, ChannelShell};
 use crate::id_state::{IdShell, Kind, Operation, allocate, free};
 use crate::refusal_log::{AttemptedStep, LoggedCall};

@@ -10,8 +10,8 @@ use omniverb_session::cm::{
 };
 use omniverb_terms::{Errno, Qkey, Qpn};
 
+use crate::ack_cm_event::drop_own;
 use crate::errno::outcome;
-use crate::event_ack::drop_own;
 use crate::event_queue::EventSource;
 use crate::id_state::{ConnectAnswer, IdShell, Operation, ResolutionState};
 use crate::qp_transitions::{establish, to_error, to_ready};

@@ -10,7 +10,7 @@ use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind, Operation, QueuePairWanted};
 use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{cm_id, device, event, event_ack, resolve_address};
+use crate::{ack_cm_event, cm_id, device, event, resolve_address};
 
 /// # Safety
 /// As [`ov_rdma_create_ep`]; `id` is live.
@@ -117,7 +117,7 @@ pub(crate) unsafe fn next_request(listener: *mut rdma_cm_id) -> Result<*mut rdma
             }
             state.queue_pair
         };
-        event_ack::drop_own(listener);
+        ack_cm_event::drop_own(listener);
         let event = event::take_for_call(ChannelShell::of((*listener).channel))?;
         let judged = match ((*event).event, (*event).status) {
             (RDMA_CM_EVENT_REJECTED, _) => Err(ECONNREFUSED),

@@ -7,9 +7,9 @@ use omniverb_abi::*;
 use omniverb_session::cm::{CM_PRIVATE_BYTES, CmHappened, CmParameters};
 use omniverb_terms::Errno;
 
+use crate::ack_cm_event::{EventShell, drop_own};
 use crate::cm_id;
 use crate::errno::{ECONNREFUSED, outcome};
-use crate::event_ack::{EventShell, drop_own};
 use crate::event_channel::ChannelShell;
 use crate::event_queue::EventSource;
 use crate::id_state::{ConnectAnswer, IdShell, Kind, Operation, allocate, attach};

@@ -28,6 +28,7 @@
 // UNSAFETY: this crate is a C ABI; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
+pub mod ack_cm_event;
 pub mod addrinfo;
 mod c_sockaddr;
 pub mod cm_id;
@@ -38,7 +39,6 @@ pub mod ece;
 pub mod endpoint;
 mod errno;
 pub mod event;
-pub mod event_ack;
 pub mod event_channel;
 mod event_queue;
 #[cfg(not(test))]

@@ -23,7 +23,7 @@ use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{cm_id, connection_calls, device, event, event_ack, process_id, resolve_address};
+use crate::{ack_cm_event, cm_id, connection_calls, device, event, process_id, resolve_address};
 
 /// An identifier that is destroyed with its socket.
 pub(crate) struct OwnedCmId(pub(crate) *mut rdma_cm_id);
@@ -65,7 +65,7 @@ impl OwnedCmId {
         unsafe {
             let event = event::take_for_call(ChannelShell::of((*self.0).channel))?;
             let kind = (*event).event;
-            event_ack::ov_rdma_ack_cm_event(event);
+            ack_cm_event::ov_rdma_ack_cm_event(event);
             Ok(kind)
         }
     }

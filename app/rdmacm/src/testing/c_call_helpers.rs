@@ -11,7 +11,7 @@ use omniverb_session::cm::{CmAddress, FAMILY_IPV4};
 use omniverb_terms::Gid;
 
 use crate::errno::last;
-use crate::{c_sockaddr, cm_id, event, event_ack, event_channel};
+use crate::{ack_cm_event, c_sockaddr, cm_id, event, event_channel};
 
 /// One test at a time: they have one process, one daemon, one registry.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -79,7 +79,7 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> SeenEvent {
             listener: (*event).listen_id,
             private,
         };
-        said(event_ack::ov_rdma_ack_cm_event(event)).unwrap();
+        said(ack_cm_event::ov_rdma_ack_cm_event(event)).unwrap();
         seen
     }
 }

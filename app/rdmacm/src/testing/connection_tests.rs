@@ -7,11 +7,11 @@ use omniverb_abi::*;
 
 use super::c_call_helpers::*;
 use super::{fake_daemon, fake_ibverbs};
+use crate::ack_cm_event::ov_rdma_ack_cm_event;
 use crate::cm_id::*;
 use crate::connection_calls::*;
 use crate::device::ov_rdma_get_devices;
 use crate::endpoint::*;
-use crate::event_ack::ov_rdma_ack_cm_event;
 use crate::id_registry;
 use crate::id_state::IdShell;
 use crate::qp_creation::*;

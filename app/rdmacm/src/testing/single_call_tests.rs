@@ -7,11 +7,11 @@ use std::time::Duration;
 use omniverb_abi::*;
 
 use super::c_call_helpers::*;
+use crate::ack_cm_event::*;
 use crate::addrinfo::*;
 use crate::cm_id::*;
 use crate::ece::*;
 use crate::event::*;
-use crate::event_ack::*;
 use crate::event_channel::ov_rdma_destroy_event_channel;
 use crate::multicast::*;
 use crate::resolve_address::*;
