@@ -10,7 +10,7 @@ use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind, Operation, QueuePairWanted};
 use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{ack_cm_event, cm_id, device, event, resolve_address};
+use crate::{ack_cm_event, address_calls, cm_id, device, event};
 
 /// # Safety
 /// As [`ov_rdma_create_ep`]; `id` is live.
@@ -24,7 +24,7 @@ unsafe fn prepare(
     // SAFETY: the caller's promise.
     unsafe {
         if found.ai_flags & RAI_PASSIVE != 0 {
-            resolve_address::bind(id, found.ai_src_addr)?;
+            address_calls::bind(id, found.ai_src_addr)?;
             if !pd.is_null() {
                 (*id).pd = pd;
             }
@@ -33,8 +33,8 @@ unsafe fn prepare(
                 wanted.map(|attr| QueuePairWanted(ibv_qp_init_attr { qp_type, ..*attr }));
             return Ok(());
         }
-        resolve_address::resolve_address(id, found.ai_src_addr, found.ai_dst_addr)?;
-        resolve_address::resolve_route(id)?;
+        address_calls::resolve_address(id, found.ai_src_addr, found.ai_dst_addr)?;
+        address_calls::resolve_route(id)?;
         if let Some(attr) = attr.as_mut() {
             attr.qp_type = qp_type;
             create_plain_qp(id, pd, attr)?;

@@ -29,6 +29,7 @@
 #![expect(unsafe_code)]
 
 pub mod ack_cm_event;
+pub mod address_calls;
 pub mod addrinfo;
 mod c_sockaddr;
 pub mod cm_id;
@@ -53,7 +54,6 @@ pub mod qp_attributes;
 pub mod qp_creation;
 mod qp_transitions;
 mod refusal_log;
-pub mod resolve_address;
 pub mod resolve_addrinfo;
 mod route;
 pub mod rsocket;

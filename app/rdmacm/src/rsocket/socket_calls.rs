@@ -17,9 +17,9 @@ use super::socket_options::give;
 use super::stream_connection::OpenDirections;
 use super::stream_socket::{Inner, Phase, Socket};
 use super::{fd_table, repoll, send_recv};
+use crate::address_calls::{bind, ov_rdma_listen};
 use crate::errno::{last, of, outcome};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::resolve_address::{bind, ov_rdma_listen};
 use crate::{c_sockaddr, device};
 
 /// For calls that return a number.

@@ -23,7 +23,7 @@ use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{ack_cm_event, cm_id, connection_calls, device, event, process_id, resolve_address};
+use crate::{ack_cm_event, address_calls, cm_id, connection_calls, device, event, process_id};
 
 /// An identifier that is destroyed with its socket.
 pub(crate) struct OwnedCmId(pub(crate) *mut rdma_cm_id);
@@ -265,8 +265,8 @@ impl Inner {
         // SAFETY: the caller's promise; live.
         let asked = unsafe {
             let begin = || {
-                resolve_address::resolve_address(id, core::ptr::null(), to)?;
-                resolve_address::resolve_route(id)?;
+                address_calls::resolve_address(id, core::ptr::null(), to)?;
+                address_calls::resolve_route(id)?;
                 let ends = Box::new(StreamEndpoint::new(id, &self.settings)?);
                 let hello = ends.hello();
                 let parameters = rdma_conn_param {

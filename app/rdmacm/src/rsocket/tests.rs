@@ -22,10 +22,10 @@ use super::socket_calls::*;
 use super::stream_connection::{ConnectionState, Stream, StreamEndpoint};
 use super::stream_socket::{OwnedCmId, Phase, Socket};
 use super::wire_format::Hello;
+use crate::address_calls;
 use crate::event_queue::EventSource;
 use crate::id_registry;
 use crate::id_state::IdShell;
-use crate::resolve_address;
 use crate::testing::c_call_helpers::{alone, here, said};
 use crate::testing::{fake_daemon, fake_ibverbs};
 
@@ -47,8 +47,8 @@ fn a_queue_pair_that_failed_breaks_a_stream_that_only_receives() {
     let address = here(7);
     // SAFETY: live; the stream goes first.
     let mut stream = unsafe {
-        resolve_address::resolve_address(id.0, null(), (&raw const address).cast()).unwrap();
-        resolve_address::resolve_route(id.0).unwrap();
+        address_calls::resolve_address(id.0, null(), (&raw const address).cast()).unwrap();
+        address_calls::resolve_route(id.0).unwrap();
         let ends = StreamEndpoint::new(id.0, &Settings::default()).unwrap();
         let peer = Hello::decode(&ends.hello()).unwrap();
         Stream::new(ends, peer)

@@ -8,6 +8,7 @@ use omniverb_abi::*;
 use super::c_call_helpers::*;
 use super::{fake_daemon, fake_ibverbs};
 use crate::ack_cm_event::ov_rdma_ack_cm_event;
+use crate::address_calls::*;
 use crate::cm_id::*;
 use crate::connection_calls::*;
 use crate::device::ov_rdma_get_devices;
@@ -15,7 +16,6 @@ use crate::endpoint::*;
 use crate::id_registry;
 use crate::id_state::IdShell;
 use crate::qp_creation::*;
-use crate::resolve_address::*;
 
 /// Listens at a port.
 fn listen(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {

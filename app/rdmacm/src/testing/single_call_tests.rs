@@ -8,13 +8,13 @@ use omniverb_abi::*;
 
 use super::c_call_helpers::*;
 use crate::ack_cm_event::*;
+use crate::address_calls::*;
 use crate::addrinfo::*;
 use crate::cm_id::*;
 use crate::ece::*;
 use crate::event::*;
 use crate::event_channel::ov_rdma_destroy_event_channel;
 use crate::multicast::*;
-use crate::resolve_address::*;
 use crate::resolve_addrinfo::*;
 use crate::set_option::*;
 

@@ -15,7 +15,7 @@ use crate::rsocket::iovec::IovecCursor;
 use crate::rsocket::queue_pair::{QpDemands, Queues};
 use crate::rsocket::registered_memory::Memory;
 use crate::rsocket::stream_socket::OwnedCmId;
-use crate::{device, resolve_address};
+use crate::{address_calls, device};
 
 /// Bytes of a datagram, its header included; as rdma-core has it.
 pub(crate) const DATAGRAM_MAX: usize = 2048;
@@ -60,7 +60,7 @@ impl UdPort {
         let wanted = QpDemands { service: IBV_QPT_UD, send, receive, inline: settings.inline };
         // SAFETY: live; an address of the length its family has; the queues go first.
         let (queues, pd) = unsafe {
-            resolve_address::bind(id.0, (&raw const *source).cast::<sockaddr>())?;
+            address_calls::bind(id.0, (&raw const *source).cast::<sockaddr>())?;
             // A loopback address alone gives it none.
             attach(id.0)?;
             (Queues::new(id.0, &wanted)?, (*id.0).pd)
@@ -103,7 +103,7 @@ impl UdPort {
             ((&raw const *from).cast(), (&raw const *to).cast());
         // SAFETY: live; addresses of the lengths their families have.
         let state = unsafe {
-            resolve_address::resolve_address(asks.0, from, to)?;
+            address_calls::resolve_address(asks.0, from, to)?;
             IdShell::of(asks.0).state().resolved
         };
         let ResolutionState::Address(CmIdResolved {
