@@ -239,7 +239,7 @@ fn compile(library: &Library, work: &Path) -> Result<Vec<PathBuf>> {
 fn link(library: &Library, to: &Path, parts: &LinkInputs, debug: bool) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
-    cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));
+    cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/glibc_compat.c"));
     cc.args(&parts.objects).arg(&parts.archive);
     cc.args(library.beside.iter().map(|beside| libraries::folder().join(beside)));
     cc.arg(format!("-Wl,--version-script={}", parts.script.display()));

@@ -53,7 +53,7 @@ fn jumps(library: &Path, machine: Machine) -> Result<String> {
     }
     if !missing.is_empty() {
         bail!(
-            "glibc {}.{} does not have {}; write them in app/ibverbs/compat.c",
+            "glibc {}.{} does not have {}; write them in app/ibverbs/glibc_compat.c",
             WANTED.0,
             WANTED.1,
             missing.join(", ")

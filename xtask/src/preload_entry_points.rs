@@ -92,7 +92,7 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(work.join(SONAME));
     cc.arg(work.join("entries.S")).arg(work.join("glibc.S"));
-    cc.arg(root().join("app/ibverbs/compat.c")).arg(root().join("sockets/preload/unwind.c"));
+    cc.arg(root().join("app/ibverbs/glibc_compat.c")).arg(root().join("sockets/preload/unwind.c"));
     cc.arg(archive);
     cc.arg(format!("-Wl,--version-script={}", work.join("library.map").display()));
     cc.arg(format!("-Wl,-soname,{SONAME}"));
