@@ -4,7 +4,7 @@
 //! its holder, unless that is dead but stuck in the kernel with its files: then a new daemon puts a
 //! new lock file in the place of the old one. A guard lets only one of two new daemons do so.
 
-use crate::errors::StartError;
+use crate::start_errors::StartError;
 use omniverb_sys::process_state;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, rename, stat};
 use rustix::process::getpid;

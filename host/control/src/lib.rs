@@ -21,7 +21,6 @@ mod clients;
 mod decision_tables;
 mod departed_processes;
 mod engine;
-mod errors;
 mod extent_memory;
 mod foreign_windows;
 mod guest_memory;
@@ -52,6 +51,7 @@ mod settings;
 mod shared_memory;
 mod socket_broker;
 mod socket_relations;
+mod start_errors;
 mod ticket_secret;
 mod unidentified_connections;
 mod vnic_names;
@@ -67,7 +67,6 @@ mod window_ledger;
 mod window_piece_loans;
 
 pub use allowed_processes::Allow;
-pub use errors::StartError;
 pub use journal::{Form, Journal, Level};
 pub use memory_limits::Totals;
 pub use objects::{
@@ -78,4 +77,5 @@ pub use objects::{
 pub use runtime_folder::{Audience, RuntimeFolder};
 pub use server::{Configured, Reload, Server};
 pub use settings::{Ended, Settings, Unwanted};
+pub use start_errors::StartError;
 pub use watchdog::SignOfLife;

@@ -3,8 +3,8 @@
 //! The lock is held while the daemon lives and goes with it however it dies, so whether a daemon
 //! serves this socket has one answer, and two daemons started at once cannot both win.
 
-use crate::errors::{PATH_BYTES_MAX, StartError};
 use crate::instance_lock::{self, LastHolder};
+use crate::start_errors::{PATH_BYTES_MAX, StartError};
 use omniverb_sys::seqpacket::{self, Listener};
 use rustix::fs::{FileType, lstat};
 use rustix::process::geteuid;
