@@ -5,8 +5,8 @@
 //! its addresses.
 
 use crate::attachment_identity::{Attachment, Evidence};
-use crate::helper_queue::Enclosed;
 use crate::machines::Machine;
+use crate::running_helper_requests::Enclosed;
 use crate::shared_memory::Source;
 use omniverb_sys::netns::Namespace;
 use std::io;

@@ -4,7 +4,9 @@
 //! a few of each kind and for each user, and one that takes too long is given up. The helper's
 //! starter starts a helper that died again; its requests are sent once more.
 
-use crate::helper_queue::{Enclosed, HelperQueue, PendingRequest, Question, Subject};
+use crate::running_helper_requests::{
+    Enclosed, PendingRequest, Question, RunningHelperRequests, Subject,
+};
 use omniverb_fairness::{FairQueue, Holder};
 use omniverb_netns::{Answer, ContainerFacts, Enters, Found, Kind, STARTER, receive, request};
 use omniverb_sys::eventfd::readable;
@@ -41,7 +43,7 @@ pub(crate) struct HelperRequests {
     /// It may enter other namespaces than our own.
     enters: bool,
     waiting: BTreeMap<Kind, FairQueue<Question>>,
-    under_way: HelperQueue,
+    under_way: RunningHelperRequests,
     /// Of vNICs, each thing is asked once at a time.
     known: HashSet<(Kind, Subject)>,
     /// Events not taken yet, oldest first.
@@ -65,7 +67,7 @@ impl HelperRequests {
             helper,
             enters: enters == Enters::Others,
             waiting: BTreeMap::new(),
-            under_way: HelperQueue::default(),
+            under_way: RunningHelperRequests::default(),
             known: HashSet::new(),
             news: VecDeque::new(),
             last: 0,

@@ -1,6 +1,6 @@
 //! Stores processes that wait until the helper has inspected their namespaces.
 
-use crate::helper_queue::Subject;
+use crate::running_helper_requests::Subject;
 use omniverb_fairness::Holder;
 use omniverb_sys::netns::Namespace;
 use std::collections::BTreeMap;

@@ -6,9 +6,9 @@
 use crate::attachment::Attached;
 use crate::attachment_identity::Evidence;
 use crate::engine::Refusal;
-use crate::helper_queue::Subject;
 use crate::helper_requests::HelperRequests;
 use crate::roce_port::{Closed, PortUse, VnicPort};
+use crate::running_helper_requests::Subject;
 use crate::vnic_references::{Hold, UnusedVnics, WeakHold};
 use crate::vnic_registry::{News, Registry};
 use omniverb_fairness::Holder;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Budget: requests under way at the same time; each is a thread. The daemon never has more, see
-/// `host/control/src/helper_queue.rs`.
+/// `host/control/src/running_helper_requests.rs`.
 pub const WORKERS: usize = 64;
 
 /// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers,

@@ -5,7 +5,7 @@
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.
 
 use crate::attachment::Attached;
-use crate::helper_queue::{Enclosed, Subject};
+use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::subsystems::SocketPairs;
 use crate::socket_broker::{FromBroker, PER_TURN};

@@ -7,10 +7,10 @@
 
 use crate::attachment::Attached;
 use crate::attachment_identity::{Attachment, Evidence};
-use crate::helper_queue::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::objects::{Container, Interface};
 use crate::pending_namespace_inspections::PendingInspection;
+use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use omniverb_fairness::Holder;
 use omniverb_netns::{ContainerFacts, Kind, Process};

@@ -1,9 +1,9 @@
 //! Passes the answers of the namespace helper on to the requests that wait for them.
 
 use crate::engine::ENCRYPTION_BYTES;
-use crate::helper_queue::Subject;
 use crate::helper_requests::FromHelper;
 use crate::journal::Level;
+use crate::running_helper_requests::Subject;
 use crate::server::Server;
 use crate::vnics::usable;
 use omniverb_netns::{Found, Kind};

@@ -6,8 +6,8 @@
 
 use crate::attachment::Attached;
 use crate::client::Client;
-use crate::helper_queue::{Enclosed, Subject};
 use crate::reactor::Timer;
+use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::unidentified_connections::Arrival;
 use crate::vnic_references::Hold;

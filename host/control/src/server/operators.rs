@@ -4,9 +4,9 @@
 //! socket's mode grants the right; the kernel's credentials of the other end are checked besides.
 //! Operators need no served network namespace, and count against no tenant's quota.
 
-use crate::helper_queue::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::operators::Call;
+use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::accept::tag_of;
 use crate::vnics::Named;

@@ -98,13 +98,13 @@ impl PendingRequest {
 
 /// All that the helper is doing, by numbers that no two have.
 #[derive(Debug, Default)]
-pub(crate) struct HelperQueue {
+pub(crate) struct RunningHelperRequests {
     rows: BTreeMap<u64, PendingRequest>,
     /// Deadlines of requests with a waiting caller, in nanoseconds.
     deadlines: BTreeSet<(u64, u64)>,
 }
 
-impl HelperQueue {
+impl RunningHelperRequests {
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn requests_of_one_user_and_kind_are_bounded() {
-        let mut under_way = HelperQueue::default();
+        let mut under_way = RunningHelperRequests::default();
         let (most, of_one) = (slots(Kind::Port, 0), slots(Kind::Port, 1));
         for id in 0..most {
             let user = (id / of_one) as u32;
@@ -215,9 +215,9 @@ mod tests {
     fn cgroups_of_its_own_give_a_user_no_more() {
         let kinds = [(Kind::Process, 4), (Kind::Port, 16), (Kind::Addresses, 16)];
         for (kind, all) in kinds {
-            let mut under_way = HelperQueue::default();
+            let mut under_way = RunningHelperRequests::default();
             let mut id = 0;
-            let mut fill = |under_way: &mut HelperQueue, cgroup: &str, user| {
+            let mut fill = |under_way: &mut RunningHelperRequests, cgroup: &str, user| {
                 let question = question_of(kind, Holder::new(cgroup, user));
                 let has_room = under_way.has_room_for(&question);
                 if has_room {
@@ -234,7 +234,7 @@ mod tests {
             assert!(under_way.has_room(kind));
             assert!(fill(&mut under_way, "good", 0), "{kind:?}");
             // The same below a branch that both share.
-            let mut under_way = HelperQueue::default();
+            let mut under_way = RunningHelperRequests::default();
             for number in 0..64 {
                 fill(&mut under_way, &format!("all/nasty/{number}"), 0);
             }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_late_request_counts_until_it_ends_and_is_not_repeated() {
-        let mut under_way = HelperQueue::default();
+        let mut under_way = RunningHelperRequests::default();
         for (id, deadline) in [(1, 30), (2, 20)] {
             under_way.begin(id, question(Kind::Process, 0), deadline);
         }
