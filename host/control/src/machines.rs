@@ -6,7 +6,7 @@ mod shared_pair_windows;
 
 pub(crate) use shared_pair_windows::{InBoth, Offer};
 
-use crate::boot_id::BootId;
+use crate::guest_boot_id::BootId;
 use crate::guest_memory::Ram;
 use crate::pair_windows::Pairs;
 use crate::vnic_references::Hold;

@@ -4,7 +4,7 @@
 //! malformed one disconnects it. It can ask for sessions of its own machine only.
 
 use crate::attachment::Attached;
-use crate::boot_id::BootId;
+use crate::guest_boot_id::BootId;
 use crate::journal::Level;
 use crate::machine_identity;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
