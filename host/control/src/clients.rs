@@ -8,10 +8,10 @@
 use crate::client::{Client, Origin, Queued};
 use crate::client_outbox::{Letter, Parcel, Sent};
 use crate::live_count::{Bytes, Tally};
+use crate::poller_tokens::Wakeup;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Unwanted;
 use crate::shared_memory::{Memory, Shared, Source};
-use crate::wakeup::Wakeup;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;

@@ -1,8 +1,8 @@
 //! Waits until processes have ended whose connections are gone but which still map a pair window.
 
 use crate::client::DepartedProcess;
+use crate::poller_tokens::Wakeup;
 use crate::reactor::Reactor;
-use crate::wakeup::Wakeup;
 use omniverb_tenancy::SessionId;
 use std::collections::BTreeMap;
 use std::io;

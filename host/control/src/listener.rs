@@ -4,9 +4,9 @@
 //! again a moment later. Accepted connections go on.
 
 use crate::journal::{Journal, Level};
+use crate::poller_tokens::{Entrance, Wakeup};
 use crate::reactor::{Reactor, Timer};
 use crate::runtime_folder::RuntimeFolder;
-use crate::wakeup::{Entrance, Wakeup};
 use omniverb_sys::seqpacket;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,7 +2,7 @@
 //!
 //! Tables, probes and helpers have deadlines of their own, which the loop asks them for.
 
-use crate::wakeup::{Entrance, Wakeup};
+use crate::poller_tokens::{Entrance, Wakeup};
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::{Poller, clock};

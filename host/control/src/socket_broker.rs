@@ -3,9 +3,9 @@
 //! Connections that it had introduced go on without it.
 
 use crate::journal::{Journal, Level};
+use crate::poller_tokens::Wakeup;
 use crate::reactor::{Reactor, Timer};
 use crate::runtime_folder::RuntimeFolder;
-use crate::wakeup::Wakeup;
 use omniverb_broker::daemon_messages::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, serve};
 use omniverb_sys::deferred_close::DeferredClose;

@@ -6,12 +6,12 @@
 
 use crate::attachment::Attached;
 use crate::client::Client;
+use crate::poller_tokens::Wakeup;
 use crate::reactor::Timer;
 use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::unidentified_connections::Arrival;
 use crate::vnic_references::Hold;
-use crate::wakeup::Wakeup;
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;

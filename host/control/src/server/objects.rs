@@ -5,10 +5,10 @@
 use crate::engine::ENGINE_FEATURES;
 use crate::journal::Level;
 use crate::objects::{ObjectSet, Place};
+use crate::poller_tokens::Wakeup;
 use crate::server::Server;
 use crate::server::subsystems::EnginePorts;
 use crate::vnics::Named;
-use crate::wakeup::Wakeup;
 use omniverb_session::operator::{ChangeObjects, OBJECT_TEXT_BYTES, ObjectsChanged};
 use omniverb_sys::termination_fd;
 use omniverb_tenancy::{Policy, VnicId};

@@ -6,11 +6,11 @@
 
 use crate::journal::Level;
 use crate::operators::Call;
+use crate::poller_tokens::Wakeup;
 use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::accept::tag_of;
 use crate::vnics::Named;
-use crate::wakeup::Wakeup;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
