@@ -3,7 +3,6 @@
 //! It is one program, since each takes longer to link than to run. Tests that count descriptors or
 //! signs of life of the whole process are apart (`pair_windows.rs`, `two_hosts.rs`, `watchdog.rs`).
 
-mod connections;
 mod extents;
 mod guest_reboots;
 mod machine_memory;
@@ -14,6 +13,7 @@ mod namespaces;
 mod operators;
 mod pair_pages;
 mod qpn_and_address_proofs;
+mod rdma_cm_connections;
 mod sessions;
 mod support;
 mod two_machines;
