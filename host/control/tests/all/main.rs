@@ -10,7 +10,7 @@ mod machine_ports;
 mod machines;
 mod namespace_reuse;
 mod one_namespace;
-mod operators;
+mod operator_permissions;
 mod pair_pages;
 mod qpn_and_address_proofs;
 mod rdma_cm_connections;
