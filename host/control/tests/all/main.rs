@@ -4,8 +4,8 @@
 //! signs of life of the whole process are apart (`pair_windows.rs`, `two_hosts.rs`, `watchdog.rs`).
 
 mod extents;
+mod guest_memory_claims;
 mod guest_reboots;
-mod machine_memory;
 mod machine_ports;
 mod machines;
 mod namespace_reuse;
