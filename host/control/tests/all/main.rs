@@ -11,7 +11,7 @@ mod machines;
 mod namespace_reuse;
 mod one_namespace;
 mod operator_permissions;
-mod pair_pages;
+mod pair_window_grants;
 mod qpn_and_address_proofs;
 mod rdma_cm_connections;
 mod support;
