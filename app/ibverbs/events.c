@@ -50,7 +50,7 @@ static int sleep_on(struct doorbell *bell, uint64_t seen)
 	return result < 0 && why == EINTR ? -1 : 0;
 }
 
-/* Counted first, then what is news, then a look: see `push` in service_manager.rs. */
+/* Counted first, then what is news, then a look: see `push` in sd_watchdog.rs. */
 #define WAIT_FOR(take)                                                                     \
 	struct doorbell *bell = NULL;                                                      \
 	int taken = take;                                                                  \

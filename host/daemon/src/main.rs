@@ -7,7 +7,7 @@ mod background;
 mod configuration;
 mod metrics;
 mod paths;
-mod service_manager;
+mod sd_watchdog;
 mod vnic_tables;
 
 use anyhow::Context;
@@ -138,7 +138,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         helpers: HelperStart::Program(OWN_PROGRAM.into()),
         unwanted: if arguments.no_refusal { Unwanted::LookedFor } else { Unwanted::Refused },
         watchdog: configuration.watchdog(),
-        sign_of_life: service_manager::sign_of_life(),
+        sign_of_life: sd_watchdog::sign_of_life(),
         ..Settings::default()
     };
     let level =
