@@ -10,7 +10,7 @@ mod container_facts;
 mod helper;
 mod helper_protocol;
 mod helper_starter;
-mod namespace_book;
+mod known_namespaces;
 mod namespace_watcher;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;

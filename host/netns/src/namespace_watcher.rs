@@ -6,7 +6,7 @@
 
 use crate::container_facts::{collect, identity_at, named};
 use crate::helper_protocol::{send_appeared, send_vanished};
-use crate::namespace_book::{Found, NamespaceBook};
+use crate::known_namespaces::{Found, NamespaceBook};
 use omniverb_sys::interfaces::{namespace_id, namespace_ids};
 use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::network_events::{NetworkEvent, NetworkEvents};
