@@ -7,7 +7,7 @@ use crate::messages_with_files::MessageWithFiles;
 use crate::peer_mappings::PeerMappings;
 use crate::queue_pair_records::QueuePairs;
 use crate::vm_window_loans;
-use omniverb_device::page_grants::{Backing, Denial, Grant};
+use omniverb_device::granted_peer_pages::{Backing, Denial, Grant};
 use omniverb_session::Message;
 use omniverb_session::body::{self, Connected, GrantDenied, GrantEnded, Granted, RequestGrant};
 use omniverb_session::page_rights;

@@ -3,7 +3,7 @@
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, PD, Pair, outcomes, poll, post, try_post};
 use crate::work_request_helpers::{Work, part, remote, whole};
-use omniverb_device::page_grants::Grant;
+use omniverb_device::granted_peer_pages::Grant;
 use omniverb_device::{
     AsyncEvent, FarEnd, PostError, PostFault, Qp, Region, access, send_flags, status, wc_opcode,
 };
@@ -109,7 +109,7 @@ fn what_is_mapped_is_stored_without_the_peer_and_flushed_by_it() {
         page_start: target.iova,
         epoch: qps[1].epoch() as u32,
         window: shadow.window(0, LENGTH),
-        backing: omniverb_device::page_grants::Backing::File,
+        backing: omniverb_device::granted_peer_pages::Backing::File,
     };
     assert!(qps[0].granted(qps[1].number, grant));
     post(&qps[0], &Work::atomic_write(1, bench.at(64)).sge(part(local, 5, 8)));

@@ -4,7 +4,7 @@
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, outcomes, poll, post};
 use crate::work_request_helpers::{Work, part, remote};
-use omniverb_device::page_grants::{Denial, Grant};
+use omniverb_device::granted_peer_pages::{Denial, Grant};
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::Service;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Bench {
             page_start: self.target.iova + at as u64,
             epoch: self.qps[1].epoch() as u32,
             window: self.shadow.window(at, count * PAGE),
-            backing: omniverb_device::page_grants::Backing::File,
+            backing: omniverb_device::granted_peer_pages::Backing::File,
         };
         self.qps[0].granted(self.qps[1].number, grant)
     }

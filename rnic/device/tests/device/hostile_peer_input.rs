@@ -8,7 +8,7 @@ use crate::two_devices::{
 };
 use crate::work_request_helpers::{Work, part, whole};
 use omniverb_device::FarEnd;
-use omniverb_device::page_grants::Grant;
+use omniverb_device::granted_peer_pages::Grant;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, Domain, Peer, Qp, Region, Sge, Srq, access, status};
@@ -411,7 +411,7 @@ impl Victim {
                 page_start: at.saturating_sub(u64::from(script.byte())),
                 epoch: self.attacker.epoch() as u32,
                 window: self.shadow.window(0, length),
-                backing: omniverb_device::page_grants::Backing::File,
+                backing: omniverb_device::granted_peer_pages::Backing::File,
             };
             self.qp.granted(peer, grant);
         }

@@ -4,7 +4,7 @@
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, outcomes, poll, post, to_init, to_rts, to_state};
 use crate::work_request_helpers::{Work, part, remote};
-use omniverb_device::page_grants::{Backing, Grant};
+use omniverb_device::granted_peer_pages::{Backing, Grant};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::{Qpn, Rkey, Service};

@@ -4,7 +4,7 @@ use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to_rts};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::FarEnd;
-use omniverb_device::page_grants::Grant;
+use omniverb_device::granted_peer_pages::Grant;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Qp, access, status};
 use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace};
@@ -130,7 +130,7 @@ fn one_sided_requests_whichever_way_they_take() {
         page_start: target.iova,
         epoch: qps[1].epoch() as u32,
         window: shadow.window(0, 4096),
-        backing: omniverb_device::page_grants::Backing::File,
+        backing: omniverb_device::granted_peer_pages::Backing::File,
     };
     assert!(qps[0].granted(qps[1].number, grant));
     let mapped = run(&mut trail);

@@ -7,7 +7,7 @@ use self::expected_state::{AREA, Flow, Message, Random, Receives, flow};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
 use crate::work_request_helpers::{Work, remote};
-use omniverb_device::page_grants::{Denial, Grant};
+use omniverb_device::granted_peer_pages::{Denial, Grant};
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, status, wc_flags};
 use omniverb_link::operation_trace::TRACE_BYTES;
@@ -305,7 +305,7 @@ impl Bench {
                     page_start: flow.target.region.iova + first as u64,
                     epoch: flow.to.epoch() as u32,
                     window: flow.target.buffer.window(first, length),
-                    backing: omniverb_device::page_grants::Backing::File,
+                    backing: omniverb_device::granted_peer_pages::Backing::File,
                 };
                 flow.from.granted(peer, grant);
             }

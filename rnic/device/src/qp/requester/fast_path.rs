@@ -5,9 +5,9 @@
 
 use super::PathSelection;
 use super::transmit::last_flags;
+use crate::granted_peer_pages::Grants;
 use crate::limits::CHUNK;
 use crate::memory_region::RegionCache;
-use crate::page_grants::Grants;
 use crate::qp::attached_counters::AttachedCounters;
 use crate::qp::link_table::Links;
 use crate::qp::qp_attributes::{QpAttributes, State};

@@ -8,7 +8,7 @@
 //! published afterwards.
 
 use super::{CompletionCondition, RequestHeader, TryOutcome, WaitReason};
-use crate::page_grants::{ExtentOffset, GrantLookup, Grants};
+use crate::granted_peer_pages::{ExtentOffset, GrantLookup, Grants};
 use crate::qp::link_table::Links;
 use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
