@@ -1,7 +1,7 @@
 //! Memory regions and the table of keys.
 
-use crate::region_readers::{Reader, Readers, UsesRegions};
 use crate::region_receivers::RegionReceivers;
+use crate::region_removal_wait::{Reader, Readers, UsesRegions};
 use crate::spin_lock::lock;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Lkey, Qpn, Rkey};

@@ -6,7 +6,7 @@
 //! that they look up for receives: from the first such change on, which looks at all of them, since
 //! most programs never make one.
 
-use crate::region_readers::UsesRegions;
+use crate::region_removal_wait::UsesRegions;
 use crate::spin_lock::lock;
 use omniverb_terms::Lkey;
 use std::collections::HashMap;

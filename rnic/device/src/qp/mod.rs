@@ -44,7 +44,7 @@ use crate::granted_peer_pages::Grants;
 use crate::memory_region::{Purpose, RegionCache};
 use crate::platform::AsyncEvent;
 use crate::receive_ring::ReceiveQueue;
-use crate::region_readers::{Reader, UsesRegions};
+use crate::region_removal_wait::{Reader, UsesRegions};
 use crate::scatter_gather::Sge;
 use crate::send_work_request::{PostError, PostFault, SendWork};
 use crate::shared_receive_queue::Srq;

@@ -3,7 +3,7 @@
 use crate::memory_region::Region;
 use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::{Inner, Qp};
-use crate::region_readers::Reader;
+use crate::region_removal_wait::Reader;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey};
 use std::sync::Arc;
