@@ -5,7 +5,7 @@
 //! resources, length, key, execution. Nothing is placed before all checks that can be made on the
 //! first record of a message have been made.
 
-mod atomic;
+mod atomic_and_flush;
 mod inbound_state;
 mod outcome;
 mod read;
