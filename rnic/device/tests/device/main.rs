@@ -25,8 +25,8 @@ mod hostile_peers;
 mod mapped_operations;
 #[path = "mapped_operations.rs"]
 mod mapped_within;
-mod messages;
 mod operation_traces;
+mod operations_by_size;
 mod page_faults;
 mod payload_sources;
 mod qp_lifecycle;
