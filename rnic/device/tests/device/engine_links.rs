@@ -2,8 +2,8 @@
 //! What it delivers is in [`crate::engine_arrivals`], random operations over such links in
 //! [`crate::random_operations`].
 
-use crate::engine::{PEER, RINGS, drain, options, ready};
 use crate::engine_far_end::{self, PACKET, WHOLE, respond, take};
+use crate::engine_link_bench::{PEER, RINGS, drain, options, ready};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,

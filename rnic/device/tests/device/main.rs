@@ -3,8 +3,8 @@
 
 #![expect(clippy::duplicate_mod, reason = "the tests of grants run with both kinds of memory")]
 
-mod engine;
 mod engine_far_end;
+mod engine_link_bench;
 mod extents;
 mod fake_platform;
 mod fuzz_input;
