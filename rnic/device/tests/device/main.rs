@@ -35,7 +35,7 @@ mod receive_bounds;
 mod region_removal;
 mod remote_errors;
 mod retries;
-mod shared_receive;
+mod shared_receive_queues;
 mod strict_mode;
 mod unreliable_connection;
 mod unreliable_datagram;
