@@ -22,7 +22,7 @@
 //!   requests are answered is for the caller to bound.
 //! * Without the tenant's key nobody gets an answer.
 
-use crate::key::{PacketKey, Spi};
+use crate::packet_keys::{PacketKey, Spi};
 use crate::sender::Sender;
 use omniverb_vgid::TenantKey;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

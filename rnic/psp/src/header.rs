@@ -10,7 +10,7 @@
 //! | 4-7 | SPI, of which the first bit selects the master key |
 //! | 8-15 | initialization vector |
 
-use crate::key::Spi;
+use crate::packet_keys::Spi;
 
 /// Bytes of a header without its cookie.
 pub const HEADER_BYTES: usize = 16;

@@ -12,15 +12,15 @@
 
 pub mod handshake;
 mod header;
-mod key;
+mod packet_keys;
 mod receiver;
 mod replay_window;
 mod sender;
 pub mod tunnel;
 
 pub use header::{HEADER_BYTES, Header, Malformed};
-pub use key::{MasterKey, PacketKey, Spi};
 pub use omniverb_vgid::TenantKey;
+pub use packet_keys::{MasterKey, PacketKey, Spi};
 pub use receiver::{DropReason, NumberLimits, OpenedPacket, Receiver};
 pub use sender::{Exhausted, Sealer, Sender, sealed_bytes};
 

@@ -7,7 +7,7 @@
 
 use crate::handshake::REQUEST_BYTES;
 use crate::header::{HEADER_BYTES, Header};
-use crate::key::{MasterKey, PacketKey, Spi};
+use crate::packet_keys::{MasterKey, PacketKey, Spi};
 use crate::replay_window::ReplayWindow;
 use crate::sender::{THREAD_SHIFT, cipher};
 use crate::{ICV_BYTES, NEXT_UDP};

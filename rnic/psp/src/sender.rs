@@ -6,7 +6,7 @@
 //! SPI.
 
 use crate::header::{HEADER_BYTES, Header};
-use crate::key::{PacketKey, Spi};
+use crate::packet_keys::{PacketKey, Spi};
 use crate::{ICV_BYTES, NEXT_UDP};
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 

@@ -19,7 +19,7 @@ mod peer;
 
 use crate::handshake::{Accepted, HandshakeAddresses, Pending, REQUEST_BYTES};
 use crate::header::Header;
-use crate::key::{MasterKey, Spi};
+use crate::packet_keys::{MasterKey, Spi};
 use crate::receiver::{DropReason, NumberLimits, Receiver};
 use crate::sender::sealed_bytes;
 use omniverb_vgid::TenantKey;
