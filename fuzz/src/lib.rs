@@ -124,7 +124,7 @@ pub fn vgid(bytes: &[u8]) {
 
 /// Packets and messages of the handshake, of somebody without the keys.
 pub fn psp(bytes: &[u8]) {
-    use omniverb_psp::handshake::{Accepted, HandshakeAddresses, Pending};
+    use omniverb_psp::key_handshake::{Accepted, HandshakeAddresses, Pending};
     use omniverb_psp::{Header, MasterKey, Receiver};
     let key = omniverb_vgid::TenantKey::new([1; 16]);
     let here = std::net::Ipv4Addr::LOCALHOST.into();

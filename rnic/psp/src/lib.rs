@@ -5,13 +5,13 @@
 //! * A [`Sender`] has one SPI and its key from the receiver; each of its threads seals by a
 //!   [`Sealer`].
 //! * A [`Tunnel`](tunnel::Tunnel) does both for one vNIC.
-//! * [`handshake`] takes them from one to the other, sealed under the tenant's key.
+//! * [`key_handshake`] takes them from one to the other, sealed under the tenant's key.
 //!
 //! The receiver makes the keys, so each direction has its own handshake.
 #![forbid(unsafe_code)]
 
-pub mod handshake;
 mod header;
+pub mod key_handshake;
 mod packet_keys;
 mod receiver;
 mod replay_window;

@@ -5,8 +5,8 @@
 //! are never given twice under a master key, and two master keys are valid while one takes the
 //! other's place.
 
-use crate::handshake::REQUEST_BYTES;
 use crate::header::{HEADER_BYTES, Header};
+use crate::key_handshake::REQUEST_BYTES;
 use crate::packet_keys::{MasterKey, PacketKey, Spi};
 use crate::replay_window::ReplayWindow;
 use crate::sender::{THREAD_SHIFT, cipher};
@@ -132,7 +132,7 @@ impl Receiver {
         }
     }
 
-    /// A number and its key, of this owner, for a request of its ([`crate::handshake::Accepted`]):
+    /// A number and its key, of this owner, for a request of its ([`crate::key_handshake::Accepted`]):
     /// a new one, or that which the same request got before. `None`: the master key is used up, or
     /// too many are in use and no owner has more of them.
     pub fn give(&mut self, owner: u64, request: &[u8; REQUEST_BYTES]) -> Option<(Spi, PacketKey)> {

@@ -1,7 +1,7 @@
 //! Packets that scapy 2.8 sealed (`scapy.contrib.psp`), with the key of SPI 1 under the master key
 //! 00 01 .. 1f, which Python's cryptography package derived.
 
-use omniverb_psp::handshake::{Accepted, HandshakeAddresses, Pending};
+use omniverb_psp::key_handshake::{Accepted, HandshakeAddresses, Pending};
 use omniverb_psp::{MasterKey, Receiver};
 use omniverb_vgid::TenantKey;
 use std::net::Ipv4Addr;

@@ -1,6 +1,6 @@
 //! Sealed packets on a network that loses, repeats, reorders and changes them.
 
-use omniverb_psp::handshake::{Accepted, HandshakeAddresses, Pending};
+use omniverb_psp::key_handshake::{Accepted, HandshakeAddresses, Pending};
 use omniverb_psp::{DropReason, MasterKey, Receiver, Sealer, Sender};
 use omniverb_vgid::TenantKey;
 use proptest::prelude::*;

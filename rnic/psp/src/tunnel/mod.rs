@@ -5,7 +5,7 @@
 //! and events.
 //!
 //! * Each direction has a key of its own, which its receiver makes and hands over by a
-//!   [`handshake`]. The first packet to an address asks for one. Packets wait for it, a bounded
+//!   [`key_handshake`]. The first packet to an address asks for one. Packets wait for it, a bounded
 //!   number of bytes, and are sent when it comes.
 //! * A request is sent again a few times. An address that does not answer gets nothing: packets to
 //!   it are dropped, and it is asked again a second later.
@@ -17,8 +17,8 @@
 
 mod peer;
 
-use crate::handshake::{Accepted, HandshakeAddresses, Pending, REQUEST_BYTES};
 use crate::header::Header;
+use crate::key_handshake::{Accepted, HandshakeAddresses, Pending, REQUEST_BYTES};
 use crate::packet_keys::{MasterKey, Spi};
 use crate::receiver::{DropReason, NumberLimits, Receiver};
 use crate::sender::sealed_bytes;

@@ -1,6 +1,6 @@
 //! Holds what a tunnel knows of one address: the key to send with, and packets that wait for one.
 
-use crate::handshake::Pending;
+use crate::key_handshake::Pending;
 use crate::sender::{Sealer, Sender};
 use std::collections::VecDeque;
 

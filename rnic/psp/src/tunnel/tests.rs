@@ -1,5 +1,5 @@
 use super::*;
-use crate::handshake::ANSWER_BYTES;
+use crate::key_handshake::ANSWER_BYTES;
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
