@@ -18,7 +18,7 @@
 //! `decode` accepts any bytes.
 #![forbid(unsafe_code)]
 
-pub mod agent_begin;
+pub mod agent_first_messages;
 pub mod body;
 pub mod cm;
 mod codec;

@@ -13,7 +13,7 @@ mod pair_windows;
 mod tests;
 
 use super::relay::{Channel, News, Reads, Relay};
-use omniverb_session::agent_begin::AgentBegin;
+use omniverb_session::agent_first_messages::AgentBegin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::vm::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,

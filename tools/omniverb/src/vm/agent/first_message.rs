@@ -2,7 +2,7 @@
 
 use super::Agent;
 use crate::vm::{boot_id, device_opener};
-use omniverb_session::agent_begin::AgentBegin;
+use omniverb_session::agent_first_messages::AgentBegin;
 use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::random;
 
