@@ -22,7 +22,7 @@ pub mod agent_first_messages;
 pub mod body;
 pub mod cm;
 mod codec;
-pub mod device_import;
+pub mod device_import_messages;
 pub mod faults;
 pub mod limits;
 mod macros;

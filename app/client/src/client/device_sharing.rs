@@ -6,7 +6,7 @@ use super::{Client, memory_registration};
 use crate::device_import::{Device, ExportListener, ExportedObjects, Import, PageOwner};
 use crate::errno_conversion::errno_of;
 use omniverb_device::Shared;
-use omniverb_session::device_import::{self, Ask, Card};
+use omniverb_session::device_import_messages::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::{lock, seqpacket};
 use omniverb_terms::Errno;
@@ -82,7 +82,7 @@ impl Client {
             return Err(Errno::EOPNOTSUPP);
         }
         let (ours, theirs) = seqpacket::pair().map_err(|error| errno_of(&error))?;
-        let ask = Ask { what: device_import::OPEN, ..Ask::NONE };
+        let ask = Ask { what: device_import_messages::OPEN, ..Ask::NONE };
         let sent = seqpacket::try_send(file, ask.bytes(), &[theirs.as_fd()]);
         sent.map_err(|error| match error.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED) => Errno::EOPNOTSUPP,
@@ -97,7 +97,7 @@ impl Client {
 
 /// What a command file of this process shows.
 fn card(client: &Client) -> Card {
-    let (magic, version) = (device_import::MAGIC, device_import::VERSION);
+    let (magic, version) = (device_import_messages::MAGIC, device_import_messages::VERSION);
     Card { magic, node_guid: client.nic().node_guid, version, reserved: 0 }
 }
 
@@ -110,7 +110,7 @@ pub fn is_command_file(file: BorrowedFd<'_>) -> bool {
 fn shown(file: BorrowedFd<'_>) -> Option<Card> {
     let mut bytes = [0; size_of::<Card>() + 1];
     let length = seqpacket::peek(file, &mut bytes).ok()?;
-    Card::read(bytes.get(..length)?).filter(|card| card.magic == device_import::MAGIC)
+    Card::read(bytes.get(..length)?).filter(|card| card.magic == device_import_messages::MAGIC)
 }
 
 impl Drop for ExportOffer {

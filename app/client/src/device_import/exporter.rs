@@ -11,7 +11,7 @@ use super::peer_socket_thread::{PeerSocket, PeerSocketThread};
 use super::unsent_messages::Outbox;
 use crate::signal_free_thread::spawn_quietly;
 use omniverb_device::Region;
-use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_session::device_import_messages::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
@@ -51,7 +51,7 @@ pub trait ExportedObjects: Send + Sync {
     /// Device memory: address and length.
     fn device_memory(&self, handle: u32) -> Option<(usize, usize)>;
 
-    /// Destroys an object, [`device_import::DOMAIN`] and others.
+    /// Destroys an object, [`device_import_messages::DOMAIN`] and others.
     ///
     /// # Errors
     /// As the verb that does so.
@@ -138,14 +138,14 @@ impl PeerSocket for ExportListener {
 
     /// One at a time: an importer that has gone meanwhile makes room.
     fn hear(&self) -> bool {
-        let mut bytes = [0; device_import::BYTES_MAX];
+        let mut bytes = [0; device_import_messages::BYTES_MAX];
         match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
             // No process has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
                 let ask = Ask::read(&bytes[..length]);
-                let asks =
-                    ask.is_some_and(|ask| ask.what == device_import::OPEN) && files.len() == 1;
+                let asks = ask.is_some_and(|ask| ask.what == device_import_messages::OPEN)
+                    && files.len() == 1;
                 // Before anything is done with it: it may be a file of a system that never answers.
                 // What is none of ours is closed here, where no thread waits.
                 let socket = files.pop().filter(|file| asks && seqpacket::is_one(file.as_fd()));
@@ -174,7 +174,7 @@ impl PeerSocket for Importer {
                 self.exporter.remove_importer(self);
                 return false;
             }
-            let mut bytes = [0; device_import::BYTES_MAX];
+            let mut bytes = [0; device_import_messages::BYTES_MAX];
             match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
@@ -213,14 +213,14 @@ impl Importer {
     pub(crate) fn take(&self, ask: &Ask) -> bool {
         let key = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
-            device_import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
-            device_import::PAGES => self.exporter.pages_for(ask, key, self),
-            device_import::DESTROY => return self.destroy(*ask),
-            device_import::LEAVE => {
+            device_import_messages::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
+            device_import_messages::PAGES => self.exporter.pages_for(ask, key, self),
+            device_import_messages::DESTROY => return self.destroy(*ask),
+            device_import_messages::LEAVE => {
                 self.release_object(key);
                 return true;
             }
-            device_import::SEEN => {
+            device_import_messages::SEEN => {
                 self.exporter.mark_seen(self.number, ask.tag);
                 return true;
             }
@@ -234,7 +234,7 @@ impl Importer {
             answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
         self.send(
-            &Notice { what: device_import::ANSWER, tag, object, handle, ..notice },
+            &Notice { what: device_import_messages::ANSWER, tag, object, handle, ..notice },
             file.as_ref(),
         )
     }
@@ -279,7 +279,7 @@ impl Importer {
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // An answer without a question.
-            self.send(&Notice { what: device_import::ANSWER, ..Notice::NONE }, None);
+            self.send(&Notice { what: device_import_messages::ANSWER, ..Notice::NONE }, None);
         }
     }
 
@@ -289,17 +289,17 @@ impl Importer {
         // Until it is imported: what ends after this finds that it is.
         let mut pages = lock(&self.exporter.pages);
         let (notice, place) = match ask.object {
-            device_import::DOMAIN => {
+            device_import_messages::DOMAIN => {
                 let there = objects.has_domain(ask.handle).then_some(Notice::NONE);
                 return there.ok_or(Errno::ENOENT);
             }
-            device_import::REGION => {
+            device_import_messages::REGION => {
                 let (region, rkey) = objects.region(ask.handle)?;
                 let place = (region.memory.address(), region.memory.len());
                 let Region { pd, access, iova, .. } = *region;
                 (Notice { pd, access, rkey, iova, ..Notice::NONE }, place)
             }
-            device_import::DEVICE_MEMORY => {
+            device_import_messages::DEVICE_MEMORY => {
                 (Notice::NONE, objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?)
             }
             _ => return Err(Errno::EINVAL),
@@ -445,7 +445,8 @@ impl Exporter {
         for (number, object, handle) in &keys {
             importers.latest_tag += 1;
             let (object, handle, tag) = (*object, *handle, importers.latest_tag);
-            let message = Notice { what: device_import::GONE, tag, object, handle, ..Notice::NONE };
+            let message =
+                Notice { what: device_import_messages::GONE, tag, object, handle, ..Notice::NONE };
             let Some(importer) = importers.here.get(number).cloned() else { continue };
             if importer.outbox.say(importer.socket.as_fd(), message.bytes()) {
                 importers.unseen.insert((*number, tag));
@@ -479,7 +480,7 @@ impl Exporter {
 /// The bytes of an object now.
 fn bytes_now(objects: &dyn ExportedObjects, ask: &Ask) -> Result<Range<usize>, Errno> {
     let (address, length) = match ask.object {
-        device_import::REGION => {
+        device_import_messages::REGION => {
             let (region, _) = objects.region(ask.handle)?;
             (region.memory.address(), region.memory.len())
         }

@@ -4,7 +4,7 @@
 use super::peer_socket_thread::PeerSocket;
 use super::unsent_messages::Outbox;
 use omniverb_device::Shared;
-use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_session::device_import_messages::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
@@ -73,7 +73,7 @@ impl PeerSocket for ExporterConnection {
     }
 
     fn hear(&self) -> bool {
-        let mut bytes = [0; device_import::BYTES_MAX];
+        let mut bytes = [0; device_import_messages::BYTES_MAX];
         let goes_on =
             match seqpacket::receive(self.socket.as_fd(), &mut bytes, BlockingMode::NonBlocking) {
                 Ok((length, files)) => {
@@ -112,7 +112,7 @@ impl ExporterConnection {
     pub(crate) fn take(&self, notice: Option<Notice>, files: Vec<OwnedFd>) -> bool {
         let Some(notice) = notice else { return false };
         match notice.what {
-            device_import::ANSWER => {
+            device_import_messages::ANSWER => {
                 // What is no memory file is closed here: that may never end, and no other thread is
                 // to wait for it.
                 let is_asked_for = lock(&self.answer).has_file && notice.errno == Errno::NONE;
@@ -127,12 +127,18 @@ impl ExporterConnection {
                 }
                 true
             }
-            device_import::GONE => {
-                if notice.object == device_import::REGION {
+            device_import_messages::GONE => {
+                if notice.object == device_import_messages::REGION {
                     self.end_region(notice.handle);
                 }
                 let Notice { tag, object, handle, .. } = notice;
-                self.say(&Ask { what: device_import::SEEN, object, handle, tag, ..Ask::NONE })
+                self.say(&Ask {
+                    what: device_import_messages::SEEN,
+                    object,
+                    handle,
+                    tag,
+                    ..Ask::NONE
+                })
             }
             _ => false,
         }
@@ -174,7 +180,7 @@ impl ExporterConnection {
     pub(crate) fn leave(&self, object: u32, handle: u32) {
         // A forked child has the parent's socket, and nothing to say on it.
         if self.device.upgrade().is_some_and(|device| device.is_ours()) {
-            self.say(&Ask { what: device_import::LEAVE, object, handle, ..Ask::NONE });
+            self.say(&Ask { what: device_import_messages::LEAVE, object, handle, ..Ask::NONE });
         }
     }
 
@@ -231,7 +237,7 @@ impl ExporterConnection {
         let mut answer = lock(&self.answer);
         answer.tag += 1;
         answer.came = None;
-        answer.has_file = ask.what == device_import::PAGES;
+        answer.has_file = ask.what == device_import_messages::PAGES;
         if self.is_lost() {
             return Err(Errno::EIO);
         }

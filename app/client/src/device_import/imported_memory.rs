@@ -4,7 +4,7 @@ use super::exporter_connection::{EndsWithExporter, ExporterConnection};
 use omniverb_device::memory_region::NO_RKEY;
 use omniverb_device::{Region, RegionKind, access};
 use omniverb_ring::Window;
-use omniverb_session::device_import::{self, Notice};
+use omniverb_session::device_import_messages::{self, Notice};
 use omniverb_sys::{Access, clock};
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl Drop for ImportedRegion {
         // What the other process has ended it does not count as ours.
         if !self.has_ended() {
             self.end();
-            self.line.leave(device_import::REGION, self.handle);
+            self.line.leave(device_import_messages::REGION, self.handle);
         }
     }
 }
@@ -159,7 +159,7 @@ impl ImportedMemory {
 
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
-        self.line.leave(device_import::DEVICE_MEMORY, self.handle);
+        self.line.leave(device_import_messages::DEVICE_MEMORY, self.handle);
     }
 }
 

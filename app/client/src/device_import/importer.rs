@@ -8,7 +8,7 @@ use super::exporter_connection::{EndsWithExporter, ExporterConnection};
 use super::imported_memory::{ImportedMemory, ImportedRegion, pages_of};
 use super::peer_socket_thread::PeerSocketThread;
 use omniverb_ring::Window;
-use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_session::device_import_messages::{self, Ask, Notice};
 use omniverb_sys::process_state::files_max;
 use omniverb_sys::{Access, Extent, lock};
 use omniverb_terms::{Errno, Rkey};
@@ -76,7 +76,7 @@ impl Import {
     }
 
     fn import(&self, object: u32, handle: u32) -> Result<Notice, Errno> {
-        let ask = Ask { what: device_import::IMPORT, object, handle, ..Ask::NONE };
+        let ask = Ask { what: device_import_messages::IMPORT, object, handle, ..Ask::NONE };
         self.line.ask(ask).map(|(answer, _)| answer).inspect_err(|errno| {
             // It may be counted as ours, later.
             if *errno == Errno::ETIMEDOUT {
@@ -90,7 +90,7 @@ impl Import {
     /// # Errors
     /// errno: `ENOENT`, `EIO` or `ETIMEDOUT` without an answer.
     pub fn domain(&self, handle: u32) -> Result<(), Errno> {
-        self.import(device_import::DOMAIN, handle).map(drop)
+        self.import(device_import_messages::DOMAIN, handle).map(drop)
     }
 
     /// Imports a region, which is part of this process's device then. `pd`: what this process
@@ -136,20 +136,20 @@ impl Import {
         if device.shared().regions.count() >= device.regions_max() {
             return Err(Errno::ENOMEM);
         }
-        let answer = self.import(device_import::REGION, handle)?;
+        let answer = self.import(device_import_messages::REGION, handle)?;
         // From here on the other process counts it as ours.
         let made = || {
             if answer.iova.checked_add(answer.length).is_none() {
                 return Err(Errno::EPROTO);
             }
             let access = ImportedRegion::mapped_for(&answer);
-            let window = self.map(device_import::REGION, &answer, access)?;
+            let window = self.map(device_import_messages::REGION, &answer, access)?;
             if answer.rkey != Rkey(0) && !device.shared().regions.is_free(answer.rkey.0) {
                 return Err(Errno::EADDRINUSE);
             }
             ImportedRegion::new(self.line.clone(), &answer, window, pd(answer.pd))
         };
-        made().inspect_err(|_| self.line.leave(device_import::REGION, handle))
+        made().inspect_err(|_| self.line.leave(device_import_messages::REGION, handle))
     }
 
     /// Imports device memory.
@@ -157,10 +157,10 @@ impl Import {
     /// # Errors
     /// As [`Self::region`].
     pub fn device_memory(&self, handle: u32) -> Result<ImportedMemory, Errno> {
-        let answer = self.import(device_import::DEVICE_MEMORY, handle)?;
-        let window = self.map(device_import::DEVICE_MEMORY, &answer, Access::ReadWrite);
-        let window =
-            window.inspect_err(|_| self.line.leave(device_import::DEVICE_MEMORY, handle))?;
+        let answer = self.import(device_import_messages::DEVICE_MEMORY, handle)?;
+        let window = self.map(device_import_messages::DEVICE_MEMORY, &answer, Access::ReadWrite);
+        let window = window
+            .inspect_err(|_| self.line.leave(device_import_messages::DEVICE_MEMORY, handle))?;
         Ok(ImportedMemory::new(self.line.clone(), &answer, window))
     }
 
@@ -170,7 +170,7 @@ impl Import {
         let (mut row, mut at) = (Vec::new(), 0);
         let until = ExporterConnection::until(bytes.min(BYTES_MAX));
         while at < bytes {
-            let (handle, what) = (of.handle, device_import::PAGES);
+            let (handle, what) = (of.handle, device_import_messages::PAGES);
             let ask = Ask { what, object, handle, at: at as u64, ..Ask::NONE };
             let (answer, file) = self.line.ask_until(ask, until)?;
             let memory = answer.memory;
@@ -192,7 +192,7 @@ impl Import {
     /// # Errors
     /// errno: as the verb that does so; `ETIMEDOUT` without an answer.
     pub fn destroy(&self, object: u32, handle: u32) -> Result<(), Errno> {
-        let ask = Ask { what: device_import::DESTROY, object, handle, ..Ask::NONE };
+        let ask = Ask { what: device_import_messages::DESTROY, object, handle, ..Ask::NONE };
         match self.line.ask(ask) {
             Err(Errno::EIO) if self.line.is_lost() => Ok(()),
             answer => answer.map(drop),

@@ -5,7 +5,7 @@ use super::page_move_time_budget::{now, pass};
 use super::peer_socket_thread::PeerSocketThread;
 use crate::testing::hostile_importer::Ready;
 use omniverb_device::Region;
-use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_session::device_import_messages::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, BlockingMode};
 use omniverb_terms::{Errno, Rkey};
 use std::ops::Range;
@@ -39,12 +39,13 @@ impl ExportedObjects for Process {
 }
 
 fn say(to: &OwnedFd, what: u32, tag: u64) {
-    let ask = Ask { what, object: device_import::DEVICE_MEMORY, handle: 1, tag, ..Ask::NONE };
+    let ask =
+        Ask { what, object: device_import_messages::DEVICE_MEMORY, handle: 1, tag, ..Ask::NONE };
     seqpacket::try_send(to.as_fd(), ask.bytes(), &[]).unwrap();
 }
 
 fn hear(from: &OwnedFd) -> Notice {
-    let mut bytes = [0; device_import::BYTES_MAX];
+    let mut bytes = [0; device_import_messages::BYTES_MAX];
     let (length, _) = seqpacket::receive(from.as_fd(), &mut bytes, BlockingMode::Blocking).unwrap();
     Notice::read(&bytes[..length]).unwrap()
 }
@@ -60,28 +61,28 @@ fn destruction_waits_for_the_other_importers() {
     service.add(Arc::new(ExportListener::new(Arc::new(door), exporter, objects))).unwrap();
     let opened = || {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        let open = Ask { what: device_import::OPEN, ..Ask::NONE };
+        let open = Ask { what: device_import_messages::OPEN, ..Ask::NONE };
         seqpacket::try_send(file.as_fd(), open.bytes(), &[theirs.as_fd()]).unwrap();
         ours
     };
     let importers = [(); 2].map(|()| {
         let ours = opened();
-        say(&ours, device_import::IMPORT, 1);
+        say(&ours, device_import_messages::IMPORT, 1);
         assert_eq!(hear(&ours).errno, Errno::NONE);
         ours
     });
     let [one, other] = &importers;
-    say(one, device_import::DESTROY, 2);
+    say(one, device_import_messages::DESTROY, 2);
     let [gone, gone_here] = [other, one].map(hear);
-    assert_eq!([gone.what, gone_here.what], [device_import::GONE; 2]);
-    say(one, device_import::SEEN, gone_here.tag);
+    assert_eq!([gone.what, gone_here.what], [device_import_messages::GONE; 2]);
+    say(one, device_import_messages::SEEN, gone_here.tag);
     // One of a process's questions at a time; this answer comes before that to the first one.
     for another in [one, &opened()] {
-        say(another, device_import::DESTROY, 3);
+        say(another, device_import_messages::DESTROY, 3);
         let answer = hear(another);
         assert_eq!((answer.tag, answer.errno), (3, Errno::EAGAIN), "the other has not seen it");
     }
-    say(other, device_import::SEEN, gone.tag);
+    say(other, device_import_messages::SEEN, gone.tag);
     let answer = hear(one);
     assert_eq!((answer.tag, answer.errno), (2, Errno::NONE));
 }
@@ -150,8 +151,9 @@ fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
         let (theirs, ours) = seqpacket::pair().unwrap();
         number += 1;
         let importer = Importer::new(number, ours, exporter.clone(), owner.clone(), 1);
-        for what in [device_import::IMPORT, device_import::PAGES] {
-            let ask = Ask { what, object: device_import::DEVICE_MEMORY, handle: 1, ..Ask::NONE };
+        for what in [device_import_messages::IMPORT, device_import_messages::PAGES] {
+            let ask =
+                Ask { what, object: device_import_messages::DEVICE_MEMORY, handle: 1, ..Ask::NONE };
             assert!(importer.take(&ask));
         }
         assert_eq!(hear(&theirs).errno, Errno::NONE);

@@ -7,7 +7,7 @@ use crate::device_import::{
     Device, ExportedObjects, Exporter, ExporterConnection, Importer, PageOwner, PeerSocketThread,
 };
 use omniverb_device::{Region, RegionKind, Shared, access};
-use omniverb_session::device_import::{self, Ask, Notice};
+use omniverb_session::device_import_messages::{self, Ask, Notice};
 use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::ops::Range;
@@ -128,12 +128,12 @@ pub fn imports(bytes: &[u8]) {
             at: u64::from(byte(5) % 8) * PAGE as u64 + u64::from(byte(6) / 250),
         };
         importer.take(&ask);
-        let mut answer = [0; device_import::BYTES_MAX];
+        let mut answer = [0; device_import_messages::BYTES_MAX];
         let answered =
             seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::BlockingMode::NonBlocking);
         if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
-            answer[byte(7) as usize % device_import::BYTES_MAX] ^= step[0];
+            answer[byte(7) as usize % device_import_messages::BYTES_MAX] ^= step[0];
             line.take(Notice::read(&answer[..length]), files);
         }
     }

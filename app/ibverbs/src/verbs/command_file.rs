@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use omniverb_client::{
     Client, ExportOffer, Import, ImportedRegion, generation, is_command_file, lock,
 };
-use omniverb_session::device_import;
+use omniverb_session::device_import_messages;
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
@@ -215,7 +215,7 @@ impl SharedCommandFile {
     pub(super) fn free_device_memory(&self, handle: u32) -> Result<(), Errno> {
         let of = self.device_memory.get(handle);
         self.device_memory.take(handle, |of| !of.users.are_some())?;
-        self.ends(device_import::DEVICE_MEMORY, handle).inspect_err(|_| {
+        self.ends(device_import_messages::DEVICE_MEMORY, handle).inspect_err(|_| {
             if let Some(of) = of {
                 self.device_memory.add(handle, of);
             }
@@ -227,10 +227,10 @@ impl SharedCommandFile {
     /// The context is closed: what the program has not destroyed ends for all processes.
     fn end_what_is_left(&self) {
         for (handle, _) in self.regions.take_all() {
-            let _ = self.ends(device_import::REGION, handle);
+            let _ = self.ends(device_import_messages::REGION, handle);
         }
         for (handle, of) in self.device_memory.take_all() {
-            if self.ends(device_import::DEVICE_MEMORY, handle).is_err() {
+            if self.ends(device_import_messages::DEVICE_MEMORY, handle).is_err() {
                 // Its memory must not be something else as long as others have it.
                 std::mem::forget(of);
             }

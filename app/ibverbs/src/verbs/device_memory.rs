@@ -8,7 +8,7 @@ use omniverb_abi::{
 };
 use omniverb_client::RegistrationRequest;
 use omniverb_device::{RegionKind, access};
-use omniverb_session::device_import;
+use omniverb_session::device_import_messages;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         let freed = match family.elsewhere() {
             Some(_) if DmShell::of(dm).of.users.are_some() => Err(Errno::EBUSY),
             Some(elsewhere) if DmShell::of(dm).of.is_elsewhere() => {
-                elsewhere.import.destroy(device_import::DEVICE_MEMORY, handle)
+                elsewhere.import.destroy(device_import_messages::DEVICE_MEMORY, handle)
             }
             _ => family.free_device_memory(handle),
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use omniverb_client::ExportedObjects;
 use omniverb_device::Region;
-use omniverb_session::device_import;
+use omniverb_session::device_import_messages;
 use omniverb_sys::try_lock;
 use omniverb_terms::{Errno, Rkey};
 
@@ -34,14 +34,14 @@ impl ExportedObjects for SharedCommandFile {
 
     fn destroy(&self, object: u32, handle: u32) -> Result<(), Errno> {
         match object {
-            device_import::DOMAIN => self.deallocate(handle),
-            device_import::REGION => {
+            device_import_messages::DOMAIN => self.deallocate(handle),
+            device_import_messages::REGION => {
                 let client = self.client().ok_or(Errno::ENOENT)?;
                 let of = self.regions.get(handle).ok_or(Errno::ENOENT)?;
                 // SAFETY: it is in the table, so its PD is live.
                 unsafe { memory_region::deregister(self, &client, &of) }
             }
-            device_import::DEVICE_MEMORY => self.free_device_memory(handle),
+            device_import_messages::DEVICE_MEMORY => self.free_device_memory(handle),
             _ => Err(Errno::EINVAL),
         }
     }

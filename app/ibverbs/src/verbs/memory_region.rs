@@ -11,7 +11,7 @@ use omniverb_abi::{
 use omniverb_client::{Client, ImportedRegion, RegistrationRequest, lock};
 use omniverb_device::{RegionKind, access};
 use omniverb_ring::UserMemory;
-use omniverb_session::device_import;
+use omniverb_session::device_import_messages;
 use omniverb_sys::{memory_probe, page_protection::NeededAccess};
 use omniverb_terms::{Errno, Rkey};
 
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
         let client = &ContextShell::of(shell.mr.context).client;
         // Another process imports it anew, when it is another one: that needs the lock.
         let family = &ContextShell::of(shell.mr.context).family;
-        if let Err(errno) = family.ends(device_import::REGION, old.lkey.0) {
+        if let Err(errno) = family.ends(device_import_messages::REGION, old.lkey.0) {
             return fail(COMMAND, errno);
         }
         match client.reregister(&old, wish, state.rkey) {
@@ -309,7 +309,7 @@ pub(super) unsafe fn deregister(
             return Err(Errno::EBUSY);
         }
         let elsewhere = family.elsewhere().ok_or(Errno::EIO)?;
-        elsewhere.import.destroy(device_import::REGION, imported.handle)?;
+        elsewhere.import.destroy(device_import_messages::REGION, imported.handle)?;
         imported.end_here();
         return Ok(());
     }
@@ -320,7 +320,7 @@ pub(super) unsafe fn deregister(
         return Err(Errno::EBUSY);
     }
     // It is not imported meanwhile: that needs the lock.
-    family.ends(device_import::REGION, handle)?;
+    family.ends(device_import_messages::REGION, handle)?;
     client.deregister(&state.region)?;
     let _ = family.regions.take(handle, |_| true);
     if let MemoryOf::Device(dm) = &of.of {

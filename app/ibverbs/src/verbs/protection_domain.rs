@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
-use omniverb_session::device_import;
+use omniverb_session::device_import_messages;
 use omniverb_terms::Errno;
 
 use super::command_file::SharedCommandFile;
@@ -173,7 +173,9 @@ pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 fn destroy(family: &SharedCommandFile, of: &ProtectionDomain) -> Result<(), Errno> {
     match (family.elsewhere(), of.elsewhere) {
         (Some(_), Some(_)) if of.users.are_some() => Err(Errno::EBUSY),
-        (Some(elsewhere), Some(handle)) => elsewhere.import.destroy(device_import::DOMAIN, handle),
+        (Some(elsewhere), Some(handle)) => {
+            elsewhere.import.destroy(device_import_messages::DOMAIN, handle)
+        }
         _ => family.deallocate(of.number),
     }
 }
