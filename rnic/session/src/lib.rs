@@ -31,7 +31,7 @@ pub mod page_rights;
 pub mod pair_window;
 pub mod pinned_pages;
 pub mod printable;
-pub mod shared_qp;
+pub mod shared_qp_messages;
 pub mod tc_units;
 pub mod vm;
 

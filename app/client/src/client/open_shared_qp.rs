@@ -16,7 +16,7 @@ use omniverb_device::{Qp, QpSpec};
 use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
-use omniverb_session::shared_qp::{self, Ask, Attributes};
+use omniverb_session::shared_qp_messages::{self, Ask, Attributes};
 use omniverb_sys::{autobind_socket, clock};
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -82,7 +82,7 @@ impl OpenedQp {
     /// errno: as for a queue pair of this process; `EIO`: its maker has ended; `ETIMEDOUT`: it does
     /// not answer.
     pub fn modify(&self, mask: u32, attributes: Attributes) -> Result<Attributes, Errno> {
-        self.ask(&Ask { what: shared_qp::MODIFY, mask, attributes, ..Ask::QUERY })
+        self.ask(&Ask { what: shared_qp_messages::MODIFY, mask, attributes, ..Ask::QUERY })
     }
 }
 

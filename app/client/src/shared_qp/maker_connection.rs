@@ -4,7 +4,7 @@ use super::{OnProcessEnd, hang_up, take};
 use crate::device_import::PeerSocket;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
-use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
+use omniverb_session::shared_qp_messages::{self, Ask, Attributes, Notice};
 use omniverb_sys::{clock, lock, seqpacket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,7 +44,7 @@ impl PeerSocket for MakerConnection {
     }
 
     fn hear(&self) -> bool {
-        let mut bytes = [0; shared_qp::BYTES_MAX];
+        let mut bytes = [0; shared_qp_messages::BYTES_MAX];
         let taken = take(self.socket.as_fd(), &mut bytes);
         let goes_on = taken.is_some_and(|length| length == 0 || self.take(&bytes[..length]));
         if !goes_on {
@@ -82,8 +82,8 @@ impl MakerConnection {
     pub(crate) fn take(&self, datagram: &[u8]) -> bool {
         let Some(notice) = Notice::read(datagram) else { return false };
         let event = match notice.what {
-            shared_qp::ANSWER => None,
-            shared_qp::EVENT => match AsyncEvent::of_qp(notice.event) {
+            shared_qp_messages::ANSWER => None,
+            shared_qp_messages::EVENT => match AsyncEvent::of_qp(notice.event) {
                 None => return false,
                 event => event,
             },
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn happened(event: AsyncEvent, state: State) -> Notice {
-        notice(shared_qp::EVENT, event as u32, state)
+        notice(shared_qp_messages::EVENT, event as u32, state)
     }
 
     /// Two datagrams were under way when the maker ended.
@@ -226,7 +226,7 @@ mod tests {
         let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
         assert!(line.take(established.bytes()));
         line.process_ended();
-        for late in [notice(shared_qp::ANSWER, 0, State::Rts), established] {
+        for late in [notice(shared_qp_messages::ANSWER, 0, State::Rts), established] {
             assert!(line.take(late.bytes()));
         }
         assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));

@@ -3,7 +3,7 @@
 use super::{OnProcessEnd, WatchedProcess, hang_up, take};
 use crate::device_import::{PeerSocket, PeerSocketThread};
 use omniverb_device::{AsyncEvent, Qp};
-use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
+use omniverb_session::shared_qp_messages::{self, Ask, Attributes, Notice};
 use omniverb_sys::{lock, process_state, seqpacket};
 use omniverb_terms::{Errno, Qpn};
 use std::collections::{HashMap, VecDeque};
@@ -73,7 +73,7 @@ impl PeerSocket for Opener {
     }
 
     fn hear(&self) -> bool {
-        let mut bytes = [0; shared_qp::BYTES_MAX];
+        let mut bytes = [0; shared_qp_messages::BYTES_MAX];
         let taken = take(self.socket.as_fd(), &mut bytes);
         if taken == Some(0) {
             return true;
@@ -130,8 +130,8 @@ impl Opener {
     pub(crate) fn answer(&self, ask: &Ask) -> Notice {
         let receivers = self.receivers.upgrade();
         let done = match (&receivers, ask.what) {
-            (Some(_), shared_qp::QUERY) => Ok(()),
-            (Some(receivers), shared_qp::MODIFY) => {
+            (Some(_), shared_qp_messages::QUERY) => Ok(()),
+            (Some(receivers), shared_qp_messages::MODIFY) => {
                 receivers.modify(self.number, ask.mask, &ask.attributes)
             }
             (Some(_), _) => Err(Errno::EINVAL),
@@ -140,7 +140,7 @@ impl Opener {
         let known = receivers.map(|receivers| receivers.query(self.number));
         Notice {
             tag: ask.tag,
-            what: shared_qp::ANSWER,
+            what: shared_qp_messages::ANSWER,
             errno: done.err().unwrap_or(Errno::NONE),
             event: 0,
             reserved: 0,
@@ -207,7 +207,7 @@ impl Opener {
         let known = self.receivers.upgrade().map(|receivers| receivers.query(self.number));
         self.say(&Notice {
             tag: 0,
-            what: shared_qp::EVENT,
+            what: shared_qp_messages::EVENT,
             errno: Errno::NONE,
             event: event as u32,
             reserved: 0,
@@ -316,7 +316,7 @@ mod tests {
         for tag in 1..=3 {
             assert!(opener.take(Ask { tag, ..Ask::QUERY }.bytes()));
         }
-        let mut bytes = [0; shared_qp::BYTES_MAX];
+        let mut bytes = [0; shared_qp_messages::BYTES_MAX];
         for tag in 1..=2 {
             assert!(opener.serve());
             let length = take(theirs.as_fd(), &mut bytes).unwrap();

@@ -5,7 +5,7 @@ use crate::progress_thread_state::Progress;
 use crate::shared_qp::{MakerConnection, Opener, OpenerService, SharedQueuePairs};
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
-use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
+use omniverb_session::shared_qp_messages::{self, Ask, Attributes, Notice};
 use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::OwnedFd;
@@ -102,15 +102,17 @@ pub fn opened(bytes: &[u8]) {
             && let Some(ask) = opener.asked()
         {
             let notice = opener.answer(&ask);
-            assert_eq!((notice.tag, notice.what), (ask.tag, shared_qp::ANSWER));
-            assert_eq!(notice.errno == Errno::NONE, ask.what == shared_qp::QUERY);
+            assert_eq!((notice.tag, notice.what), (ask.tag, shared_qp_messages::ANSWER));
+            assert_eq!(notice.errno == Errno::NONE, ask.what == shared_qp_messages::QUERY);
         }
         if at > bytes.len() / 2 {
             line.begin();
         }
         let heard = line.take(&said);
         let notice = Notice::read(&said);
-        let known = |notice: Notice| [shared_qp::ANSWER, shared_qp::EVENT].contains(&notice.what);
+        let known = |notice: Notice| {
+            [shared_qp_messages::ANSWER, shared_qp_messages::EVENT].contains(&notice.what)
+        };
         assert!(!heard || notice.is_some_and(known));
     }
     qp.destroy();

@@ -1,7 +1,7 @@
 //! Attributes of a queue pair as processes tell them each other that have the same one open.
 
 use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr};
-use omniverb_session::shared_qp::Attributes;
+use omniverb_session::shared_qp_messages::Attributes;
 use omniverb_terms::{Gid, Qkey, Qpn};
 
 /// The GIDs of a connection: of its other end, and of this one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use omniverb_abi::ibv_qp_attr;
 use omniverb_client::SharedQueuePairs;
 use omniverb_device::{Qp, QpMask};
-use omniverb_session::shared_qp::Attributes;
+use omniverb_session::shared_qp_messages::Attributes;
 use omniverb_terms::{Errno, Qpn};
 
 use super::qp_attr::{check, known, modify};
