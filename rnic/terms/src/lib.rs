@@ -5,7 +5,7 @@
 mod errno;
 mod flush;
 mod gid;
-mod key;
+mod memory_keys;
 mod nak_code;
 mod newtype;
 mod operations;
@@ -18,7 +18,7 @@ mod vnic;
 pub use errno::Errno;
 pub use flush::{Placement, Selectivity};
 pub use gid::Gid;
-pub use key::{Lkey, Qkey, Rkey};
+pub use memory_keys::{Lkey, Qkey, Rkey};
 pub use nak_code::Refusal;
 pub use operations::Operations;
 pub use psn::Psn;
