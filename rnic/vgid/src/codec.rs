@@ -26,9 +26,9 @@
 //! A forgery that passes names an address and QPNs at random. The host there still checks source,
 //! QPN range and tenant.
 
-use crate::key::TenantKey;
 use crate::network::{UnderlayNetwork, VirtualNetwork};
 use crate::qpn::QpnOffset;
+use crate::tenant_key::TenantKey;
 use aes::Aes128;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt};
 use omniverb_terms::Gid;

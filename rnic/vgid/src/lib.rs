@@ -7,13 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod codec;
-mod key;
 mod network;
 mod qpn;
 mod qpn_ranges;
+mod tenant_key;
 
 pub use codec::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
-pub use key::{DerivedKey, TenantKey};
 pub use network::{UnderlayNetwork, VirtualNetwork};
 pub use qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};
 pub use qpn_ranges::QpnRanges;
+pub use tenant_key::{DerivedKey, TenantKey};
