@@ -26,7 +26,7 @@
 //! A forgery that passes names an address and QPNs at random. The host there still checks source,
 //! QPN range and tenant.
 
-use crate::network::{UnderlayNetwork, VirtualNetwork};
+use crate::network_prefixes::{UnderlayNetwork, VirtualNetwork};
 use crate::qpn::QpnOffset;
 use crate::tenant_key::TenantKey;
 use aes::Aes128;

@@ -7,13 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod codec;
-mod network;
+mod network_prefixes;
 mod qpn;
 mod qpn_ranges;
 mod tenant_key;
 
 pub use codec::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
-pub use network::{UnderlayNetwork, VirtualNetwork};
+pub use network_prefixes::{UnderlayNetwork, VirtualNetwork};
 pub use qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};
 pub use qpn_ranges::QpnRanges;
 pub use tenant_key::{DerivedKey, TenantKey};
