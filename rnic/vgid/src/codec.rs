@@ -27,8 +27,8 @@
 //! QPN range and tenant.
 
 use crate::network_prefixes::{UnderlayNetwork, VirtualNetwork};
-use crate::qpn::QpnOffset;
 use crate::tenant_key::TenantKey;
+use crate::virtual_qpn::QpnOffset;
 use aes::Aes128;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt};
 use omniverb_terms::Gid;

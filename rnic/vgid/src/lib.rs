@@ -8,12 +8,12 @@
 
 mod codec;
 mod network_prefixes;
-mod qpn;
 mod qpn_ranges;
 mod tenant_key;
+mod virtual_qpn;
 
 pub use codec::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
 pub use network_prefixes::{UnderlayNetwork, VirtualNetwork};
-pub use qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};
 pub use qpn_ranges::QpnRanges;
 pub use tenant_key::{DerivedKey, TenantKey};
+pub use virtual_qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};

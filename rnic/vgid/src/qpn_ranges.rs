@@ -1,7 +1,7 @@
 //! Gives vNICs of a host ranges of QPNs: contiguous, without overlap, and not again for a while
 //! after they were given back, while packets for their last owner may still be under way.
 
-use crate::qpn::{QpnOffset, QpnRange};
+use crate::virtual_qpn::{QpnOffset, QpnRange};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
