@@ -5,7 +5,7 @@
 //! InfiniBand architecture specification, volume 1; annex A17 is RoCEv2.
 
 mod aeth;
-mod atomic;
+mod atomic_eth;
 mod bth;
 mod builder;
 mod cnp;
@@ -31,7 +31,7 @@ mod write_run;
 mod xrceth;
 
 pub use aeth::Aeth;
-pub use atomic::{AtomicAckEth, AtomicEth};
+pub use atomic_eth::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use builder::Builder;
 pub use cnp::{write_delay, write_notification, write_report};
