@@ -9,9 +9,9 @@
 //! transport differs from it, `docs/spec/deviations.md` says why.
 #![forbid(unsafe_code)]
 
-mod config;
 mod congestion;
 mod connection;
+mod connection_config;
 mod delay_notice;
 pub mod fault_injection;
 pub mod random;
@@ -27,10 +27,10 @@ mod unwrapped_psn;
 mod upper_layer;
 mod work_request;
 
-pub use config::{
+pub use connection::{Connection, Counters, Ecn, SendParameters, Transmit};
+pub use connection_config::{
     Acknowledgements, AddressedPackets, Config, ConfigError, DelayNotices, GoneReads,
 };
-pub use connection::{Connection, Counters, Ecn, SendParameters, Transmit};
 pub use unreliable_connection::Unreliable;
 pub use upper_layer::{
     AtomicOperation, AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Kind,
