@@ -1,6 +1,6 @@
 //! Tests connections by address, within a daemon and between two.
 //!
-//! (Within one vNIC nothing leaves the tables: `rdma_cm_connections.rs` of `host/tenancy`.)
+//! (Within one vNIC nothing leaves the tables: `cm_connections.rs` of `host/tenancy`.)
 
 use crate::support::client_process::Remote;
 use crate::support::namespaces::{Net, is_root};
