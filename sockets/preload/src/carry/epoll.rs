@@ -24,8 +24,8 @@ use super::members::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
-    broker_dispatch, detach, kernel_fallback, kernel_socket, member_polling, reader_polling,
-    receive_queue, unread, wake_latency,
+    broker_dispatch, ended_link_private_memory, kernel_fallback, kernel_socket, member_polling,
+    reader_polling, receive_queue, unread, wake_latency,
 };
 use crate::clock;
 use crate::table::{self, DESCRIPTORS};
@@ -356,7 +356,7 @@ impl<'e> CarriedMembers<'e> {
 
     fn stop_polling(&self) {
         member_polling::stop_polling(self.slot);
-        detach::settle();
+        ended_link_private_memory::settle();
     }
 
     fn ask(&self, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {

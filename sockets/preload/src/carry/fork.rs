@@ -11,8 +11,8 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 
 use super::kernel_fallback::Sharing;
 use super::{
-    broker, broker_dispatch, connection_watch, detach, forgotten_links, kernel_fallback,
-    kernel_socket, links, offers, reattach, unread_links, writer_lock,
+    broker, broker_dispatch, connection_watch, ended_link_private_memory, forgotten_links,
+    kernel_fallback, kernel_socket, links, offers, reattach, unread_links, writer_lock,
 };
 use crate::fork_refcount::{self, Fork};
 use crate::table::DESCRIPTORS;
@@ -94,7 +94,7 @@ pub(crate) fn after_fork(forking: Option<Forking>, child: c_int, own: OwnDescrip
         _ = broker::is_copy();
         fallback_ledger::begin_anew();
         writer_lock::reset_in_child();
-        detach::begin_anew();
+        ended_link_private_memory::begin_anew();
         forgotten_links::reset_in_child();
         unread_links::begin_anew();
         unlinked_calls::begin_anew();

@@ -9,7 +9,7 @@ use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Flag, Link};
 use super::unread::{self, is_same_socket};
-use super::{detach, forgotten_links, kernel_socket, receive_queue};
+use super::{ended_link_private_memory, forgotten_links, kernel_socket, receive_queue};
 use crate::table::{self, DESCRIPTORS, MEMBERS};
 use crate::{count_slots, fallback_ledger, fork_refcount};
 
@@ -94,7 +94,7 @@ pub(super) fn stop_sending(fd: c_int) {
 /// sent goes through the kernel; what it has no room for now it gets by the next calls, since only
 /// this process sends behind it. Bytes that this process has seen and not received are read now:
 /// the program was told of them, and the other end may never give them back. What the other end
-/// writes from now on is not looked at ([`detach`]).
+/// writes from now on is not looked at ([`ended_link_private_memory`]).
 pub(super) fn leave_revoked() {
     links::each(|fd, link| {
         if link.has(Flag::Revoked) {
@@ -102,7 +102,11 @@ pub(super) fn leave_revoked() {
             link.clear_flag(Flag::Revoked);
             link.set_flag(Flag::Ended);
             close_both(link, fd);
-            detach::detach(link, fd, detach::Reason::NotAllowed);
+            ended_link_private_memory::detach(
+                link,
+                fd,
+                ended_link_private_memory::Reason::NotAllowed,
+            );
             unread::mark_unread(link);
         }
     });
@@ -298,7 +302,7 @@ pub(super) fn share(how: Sharing) {
         if renews {
             ends_both_ways(link);
         }
-        detach::detach(link, fd, detach::Reason::Shared);
+        ended_link_private_memory::detach(link, fd, ended_link_private_memory::Reason::Shared);
     });
 }
 

@@ -25,7 +25,7 @@
 //!   ring's, [`tcp_inq`] tells how many are unread.
 //! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
 //!   [`suspend`].
-//! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`detach`] leaves the memory
+//! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`ended_link_private_memory`] leaves the memory
 //!   that the peer writes.
 
 mod adaptive_spin;
@@ -35,7 +35,7 @@ pub(crate) mod broker;
 pub(crate) mod broker_dispatch;
 mod connection_watch;
 mod cpu_contention;
-mod detach;
+mod ended_link_private_memory;
 mod ended_links;
 mod epoll;
 mod epoll_slot;

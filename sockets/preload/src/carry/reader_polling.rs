@@ -12,7 +12,7 @@ use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Memory};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
-use super::{detach, forgotten_links};
+use super::{ended_link_private_memory, forgotten_links};
 use crate::clock;
 use crate::look_history::LookHistory;
 
@@ -152,7 +152,7 @@ pub(super) fn begin_sleep(link: Link) {
         link.glance.is_polled.set(0);
         direction.stop_polling();
     }
-    detach::settle();
+    ended_link_private_memory::settle();
 }
 
 /// It is over.
