@@ -21,7 +21,7 @@
 //!   the kernel. The reader takes none of them any more. When the kernel has them the position is
 //!   behind them, and nothing is taken.
 //! * *Stopped*: the writer puts nothing there any more.
-//! * *Own*: the memory is this process's own, since the link is over (`detach.rs`). A thread that
+//! * *Own*: the memory is this process's own, since the link is over (`move_to_own_memory.rs`). A thread that
 //!   has looked before takes nothing any more: its compare-and-swap fails.
 //!
 //! **No lock of a reader.** It copies bytes out and then moves the position by compare-and-swap: if
@@ -52,9 +52,9 @@
 //! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
 //! without end. Offsets are masked.
 
-mod detach;
+mod move_to_own_memory;
 
-pub use detach::Inherits;
+pub use move_to_own_memory::Inherits;
 
 use crate::byte_ring;
 use crate::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
