@@ -24,8 +24,8 @@ use super::members::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
-    broker_dispatch, ended_link_private_memory, kernel_fallback, kernel_socket, member_polling,
-    reader_polling, receive_queue, unread, wake_latency,
+    broker_dispatch, ended_link_private_memory, epoll_polling_flags, kernel_fallback,
+    kernel_socket, reader_polling, receive_queue, unread, wake_latency,
 };
 use crate::clock;
 use crate::table::{self, DESCRIPTORS};
@@ -207,7 +207,7 @@ impl<'e> CarriedSet<'e> {
             if self.is_armed {
                 carried.stop_polling();
             } else if self.timeout != Timeout::Zero {
-                member_polling::resume_polling(slot, READABLE);
+                epoll_polling_flags::resume_polling(slot, READABLE);
             }
             self.carried = Some(carried);
         }
@@ -355,7 +355,7 @@ impl<'e> CarriedMembers<'e> {
     }
 
     fn stop_polling(&self) {
-        member_polling::stop_polling(self.slot);
+        epoll_polling_flags::stop_polling(self.slot);
         ended_link_private_memory::settle();
     }
 
@@ -394,7 +394,7 @@ impl<'e> CarriedMembers<'e> {
         if by_kernel > 0 {
             self.slot.counts(by_kernel as u64);
         }
-        member_polling::retire_idle(self.slot);
+        epoll_polling_flags::retire_idle(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
             let told = kernel(self.events);
@@ -531,7 +531,7 @@ impl<'e> CarriedMembers<'e> {
 
     /// Looks for a moment, polling all members. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, wait: Timeout, kernel: impl Fn(Events<'e>) -> c_int) -> c_int {
-        if !member_polling::start_polling(self.slot, READABLE) {
+        if !epoll_polling_flags::start_polling(self.slot, READABLE) {
             return self.ask_first(kernel);
         }
         let (most, is_there) = (wait.polling_ticks(clock::SECOND), || self.has_news());
