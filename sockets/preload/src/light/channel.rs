@@ -31,7 +31,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::descriptors::Token;
 use super::doorbell;
-use super::lane_owners::Lanes;
+use super::lane_table::Lanes;
 use super::lanes::LaneOwner;
 use crate::carry::sealed_memory::map;
 use crate::library_fds;

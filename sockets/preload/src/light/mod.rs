@@ -14,7 +14,7 @@
 //! * Routes: [`address_ranges`], [`broker`], [`route_lookup`], [`local_addresses`],
 //!   [`observed_connections`].
 //! * Channels: [`channel`], [`channel_validity`], [`progress`]; their lanes [`lanes`],
-//!   [`lane_assignment`], [`lane_owners`].
+//!   [`lane_assignment`], [`lane_table`].
 //! * Connections that were refused and open again: [`reconnect`], [`unaccepted`].
 //! * State: [`state`], [`lock`], [`memory`], [`descriptors`], [`enabled`].
 //! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
@@ -36,7 +36,7 @@ mod epoll_sets;
 pub(crate) mod fast_path;
 mod known_options;
 mod lane_assignment;
-mod lane_owners;
+mod lane_table;
 mod lanes;
 mod listener_notices;
 mod listeners;
