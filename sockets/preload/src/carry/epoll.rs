@@ -18,9 +18,9 @@ use omniverb_connection::readiness::Timeout;
 use omniverb_connection::readiness::interest::{EDGE, FLAGS};
 use rustix::event::PollFlags;
 
+use super::epoll_membership::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link};
-use super::members::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
@@ -92,7 +92,7 @@ pub(super) fn changed(
             link.leave_set();
             fence(Ordering::SeqCst);
             // Another thread may have put it there again meanwhile.
-            if members::membership(fd, DESCRIPTORS.look(fd).id()) != Ok(None) {
+            if epoll_membership::membership(fd, DESCRIPTORS.look(fd).id()) != Ok(None) {
                 kernel_fallback::leave(link, fd);
             }
         }
@@ -105,7 +105,7 @@ pub(super) fn changed(
         // What wakes sleepers is for this process only.
         let is_own = may_be_member(&member).is_ok();
         let sleepers = if is_own { Sleepers::Wake } else { Sleepers::Stay };
-        let (is_in, may) = (members::put(link, &member, sleepers), may_be_member(&member));
+        let (is_in, may) = (epoll_membership::put(link, &member, sleepers), may_be_member(&member));
         if nothing_comes(link) && may != Err(NotJoinable::Forever) {
             if may.is_err() {
                 link.leave_set();

@@ -14,10 +14,10 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_formats::link_slot::SetSlot;
 
+use super::epoll_membership::is_open;
 use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
 use super::maybe_ready::{self, SETS};
-use super::members::is_open;
 use super::receive_queue;
 use crate::clock;
 use crate::look_history::LookHistory;

@@ -18,7 +18,7 @@
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::look_history`],
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
-//! * **Readiness.** [`polled_links`]; [`epoll`] with [`members`], [`epoll_slot`], [`maybe_ready`],
+//! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`], [`maybe_ready`],
 //!   [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
 //! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
 //!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
@@ -38,6 +38,7 @@ mod cpu_contention;
 mod ended_link_private_memory;
 mod ended_links;
 mod epoll;
+mod epoll_membership;
 mod epoll_polling_flags;
 mod epoll_slot;
 mod epoll_wakeup;
@@ -51,7 +52,6 @@ mod link_bitmap;
 mod link_messages;
 mod links;
 mod maybe_ready;
-mod members;
 mod offers;
 mod polled_links;
 mod reader_polling;

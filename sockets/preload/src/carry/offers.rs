@@ -1,7 +1,7 @@
 //! Offers sockets to the broker when they first send or receive.
 //!
 //! A socket is offered only if one process has it by one descriptor, for all that is known, even if
-//! others had it before (`crate::fork_refcount`). It is in one set of epoll at most ([`members`]),
+//! others had it before (`crate::fork_refcount`). It is in one set of epoll at most ([`epoll_membership`]),
 //! and no option, signal or stream of the C library has a part in it. Nothing is offered where the
 //! program makes system calls past the C library (`crate::code`).
 
@@ -10,10 +10,11 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 
+use super::epoll_membership::NotJoinable;
 use super::links::{self, Flag, Link};
-use super::members::NotJoinable;
 use super::{
-    admission, broker, broker_dispatch, forgotten_links, kernel_fallback, kernel_socket, members,
+    admission, broker, broker_dispatch, epoll_membership, forgotten_links, kernel_fallback,
+    kernel_socket,
 };
 use crate::clock;
 use crate::syscall_scan::Calls;
@@ -117,7 +118,7 @@ fn offer_now(fd: c_int) -> bool {
             return false;
         }
     }
-    match members::membership(fd, entry.id()) {
+    match epoll_membership::membership(fd, entry.id()) {
         Err(NotJoinable::ForNow) => return false,
         Err(NotJoinable::Forever) => {
             fallback_ledger::keep(fd, Why::Member);
@@ -149,8 +150,10 @@ fn offer_now(fd: c_int) -> bool {
     let is_alone = fork_refcount::is_unshared(fd, again, Some(cookie));
     let is_same =
         is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
-    let is_where_it_may_be = members::join(link, fd, entry.id());
-    if !is_where_it_may_be && members::membership(fd, entry.id()) != Err(NotJoinable::ForNow) {
+    let is_where_it_may_be = epoll_membership::join(link, fd, entry.id());
+    if !is_where_it_may_be
+        && epoll_membership::membership(fd, entry.id()) != Err(NotJoinable::ForNow)
+    {
         fallback_ledger::keep(fd, Why::Member);
     }
     let is_quiet = !unlinked_calls::is_any_of(fd) && !forgotten_links::has_forgotten(link);

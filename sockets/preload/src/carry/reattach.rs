@@ -14,8 +14,8 @@ use omniverb_connection::backoff::{Backoff, Outcome};
 use omniverb_formats::Direction;
 
 use super::admission::WORTH;
+use super::epoll_membership::EpollSlot;
 use super::links::{self, Flag, Link, Memory};
-use super::members::EpollSlot;
 use super::{forgotten_links, offers, receive_queue, unread};
 use crate::clock;
 use crate::fork_refcount;

@@ -24,7 +24,7 @@ use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{
-    adaptive_spin, broker_dispatch, kernel_fallback, kernel_socket, members, send, unread,
+    adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, kernel_socket, send, unread,
     wake_latency,
 };
 use crate::clock;
@@ -474,7 +474,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if result > 0 {
             if wake_latency::learn_wakeup(self.link) {
                 looks(self.link).record(LookOutcome::Missed);
-                members::looks_again(self.link);
+                epoll_membership::looks_again(self.link);
             }
             self.had_of_kernel(result as usize);
             self.got += result as usize;
