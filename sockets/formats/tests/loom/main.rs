@@ -173,7 +173,7 @@ fn a_reader_that_leaves_leaves_bytes_to_the_writer() {
 
 /// A reader finds no bytes, and clears the marks that there may be some (a word of the link and a
 /// bit among those of all links), while a writer puts some. Either the kernel has them, or the
-/// marks are still set (`sockets/preload/src/carry/unread_links.rs`, `unread.rs`).
+/// marks are still set (`sockets/preload/src/carry/unread_links.rs`, `published_bytes.rs`).
 #[test]
 fn unread_bytes_stay_marked() {
     loom::model(|| {

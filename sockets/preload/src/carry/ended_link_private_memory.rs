@@ -17,7 +17,7 @@ use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Memory};
-use super::{kernel_socket, receive_queue, unread};
+use super::{kernel_socket, published_bytes, receive_queue};
 use crate::errno::keeping_errno;
 
 /// Why a link is over.
@@ -80,9 +80,9 @@ pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
     if link.identity.memory.get() == 0 || link.has(Flag::Detached) {
         return;
     }
-    unread::with_signals_blocked(|| {
+    published_bytes::with_signals_blocked(|| {
         let pump = &link.sender.reclaim_lock;
-        let has_pump = unread::lock_pump(pump);
+        let has_pump = published_bytes::lock_pump(pump);
         let under_way = loop {
             if let Some(thread) = ACTIVE_THREADS.enter(own_id()) {
                 break thread;
@@ -91,7 +91,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
             settle();
         };
         fence(Ordering::SeqCst);
-        let is_its = unread::is_same_socket(link, fd);
+        let is_its = published_bytes::is_same_socket(link, fd);
         let is_sound = has_pump && moves(link, fd, why, is_its) == Some(());
         if !is_sound {
             link.set_flag(Flag::Broken);
@@ -130,7 +130,7 @@ fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
     outward.stop();
     let rest = match outward.reclaim() {
         Ok(Some(stretch)) if is_its => {
-            let sent = unread::send_stretch(link, &outward, fd, stretch);
+            let sent = published_bytes::send_stretch(link, &outward, fd, stretch);
             let rest = stretch.behind(sent);
             if rest.bytes == 0 {
                 outward.finish_reclaim(stretch, sent).map(|()| None)

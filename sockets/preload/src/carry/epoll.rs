@@ -25,7 +25,7 @@ use super::reader_polling::Unread;
 use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
     broker_dispatch, ended_link_private_memory, epoll_polling_flags, kernel_fallback,
-    kernel_socket, reader_polling, receive_queue, unread, wake_latency,
+    kernel_socket, published_bytes, reader_polling, receive_queue, wake_latency,
 };
 use crate::clock;
 use crate::table::{self, DESCRIPTORS};
@@ -38,7 +38,7 @@ type Events<'e> = UserSliceMut<'e, libc::epoll_event>;
 const MILLISECOND: u64 = 1_000_000;
 /// How long a thread sleeps at first while other, running readers still have bytes of it to read,
 /// in nanoseconds. They mostly have them by then, and taking back what is in many rings costs both
-/// ends more than that ([`unread::flush_unless_polled`]). The least that `epoll_wait` knows.
+/// ends more than that ([`published_bytes::flush_unless_polled`]). The least that `epoll_wait` knows.
 const SHORT: u64 = MILLISECOND;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
@@ -180,7 +180,7 @@ impl<'e> CarriedSet<'e> {
             return None;
         }
         broker_dispatch::poll();
-        unread::reclaim_abandoned();
+        published_bytes::reclaim_abandoned();
         Some(Self {
             id: set_id(set),
             events,
@@ -220,7 +220,7 @@ impl<'e> CarriedSet<'e> {
             return carried.ask(kernel);
         }
         if self.timeout == Timeout::Zero {
-            unread::flush_all();
+            published_bytes::flush_all();
         }
         kernel(self.events)
     }
@@ -258,19 +258,19 @@ impl<'e> CarriedSet<'e> {
     ) -> (c_int, Option<Timeout>) {
         let Some(carried) = &self.carried else {
             // No member is carried, and none will be before this is over, or it is woken to look.
-            unread::flush_all();
+            published_bytes::flush_all();
             return (call(limit), None);
         };
         let is_first = !core::mem::replace(&mut self.has_slept, true);
         let mut rest = None;
         let (told, was_short) = wake_latency::timed_sleep(|| {
-            let is_read_yet = unread::flush_unless_polled();
+            let is_read_yet = published_bytes::flush_unless_polled();
             if is_read_yet && is_first {
                 rest = Some(limit.after(SHORT));
                 return call(limit.at_most(SHORT));
             }
             if is_read_yet {
-                unread::flush_all();
+                published_bytes::flush_all();
             }
             call(limit)
         });
@@ -324,7 +324,7 @@ pub(crate) fn wait_without_places(set: c_int, native: impl FnOnce() -> c_int) ->
     if EpollSlot::of(id).is_some() {
         leave_to_kernel(set);
     }
-    unread::flush_all();
+    published_bytes::flush_all();
     let told = native();
     unlinked_calls::wakes(id);
     told
@@ -522,7 +522,7 @@ impl<'e> CarriedMembers<'e> {
             (0..told).any(|at| ends(self.get(at)))
         };
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
-            unread::each_with_bytes(
+            published_bytes::each_with_bytes(
                 |link| self.slot.has(link) && ends(link.member.data.get()),
                 |link| _ = kernel_check::check_now(link, fd_of(link)),
             );
@@ -548,7 +548,7 @@ impl<'e> CarriedMembers<'e> {
     /// Bytes sent that readers, which poll, have not read yet.
     fn unread(&self) -> Unread {
         let mut all = Unread::default();
-        unread::each_with_bytes(
+        published_bytes::each_with_bytes(
             |link| self.slot.has(link),
             |link| {
                 if let Some(outward) = link.outward() {

@@ -8,13 +8,13 @@ use core::ffi::c_int;
 use omniverb_ring::UserMemory;
 
 use super::ring_copy::{self, RECEIVE_FLAGS, SEND_FLAGS};
-use super::{adaptive_spin, broker, kernel_check, try_guard, unread, unread_links};
+use super::{adaptive_spin, broker, kernel_check, published_bytes, try_guard, unread_links};
 use crate::clock;
 
 /// There is something that each call looks after.
 #[inline(always)]
 fn has_duties(now: impl FnOnce() -> u64) -> bool {
-    broker::is_any() || unread_links::is_any() && unread::is_due(now())
+    broker::is_any() || unread_links::is_any() && published_bytes::is_due(now())
 }
 
 /// Sends a piece by the link of a descriptor, if that has one, with room, and nothing has to be

@@ -14,7 +14,7 @@ use rustix::thread::sched_yield;
 
 use super::kernel_socket::{self, Information};
 use super::links::{Flag, Link};
-use super::{connection_watch, unread};
+use super::{connection_watch, published_bytes};
 use crate::clock;
 use crate::native;
 use crate::user_memory::UserSliceMut;
@@ -118,7 +118,7 @@ fn settle(link: Link, fd: c_int, events: PollFlags) {
     if has_said || !is_left || events.contains(PollFlags::ERR) {
         return;
     }
-    unread::flush(link, fd);
+    published_bytes::flush(link, fd);
     link.set_flag(Flag::Resets);
     for _ in 0..RESETS {
         if tells_of_reset(link, fd, kernel_socket::events(fd, PollFlags::empty(), 0)) {

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Flag, Link};
-use super::unread::{self, is_same_socket};
+use super::published_bytes::{self, is_same_socket};
 use super::{ended_link_private_memory, forgotten_links, kernel_socket, receive_queue};
 use crate::table::{self, DESCRIPTORS, MEMBERS};
 use crate::{count_slots, fallback_ledger, fork_refcount};
@@ -37,7 +37,7 @@ fn stop(link: Link, fd: c_int) {
     if let Some(outward) = link.outward() {
         outward.stop();
         if is_same_socket(link, fd) {
-            unread::flush(link, fd);
+            published_bytes::flush(link, fd);
         }
     }
 }
@@ -51,8 +51,8 @@ fn stop_carrying_and_flush(link: Link, fd: c_int) {
 
 /// What was sent is with the kernel then.
 fn flush_sent(link: Link, fd: c_int) {
-    if unread::has_unread(link) && is_same_socket(link, fd) {
-        unread::flush_wholly(link, fd);
+    if published_bytes::has_unread(link) && is_same_socket(link, fd) {
+        published_bytes::flush_wholly(link, fd);
     }
 }
 
@@ -83,8 +83,8 @@ pub(super) fn stop_sending(fd: c_int) {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
-        if unread::has_unread(link) && is_same_socket(link, fd) {
-            unread::flush_wholly(link, fd);
+        if published_bytes::has_unread(link) && is_same_socket(link, fd) {
+            published_bytes::flush_wholly(link, fd);
         }
     }
     link.release();
@@ -107,7 +107,7 @@ pub(super) fn leave_revoked() {
                 fd,
                 ended_link_private_memory::Reason::NotAllowed,
             );
-            unread::mark_unread(link);
+            published_bytes::mark_unread(link);
         }
     });
 }
@@ -203,7 +203,7 @@ fn end(link: Link, fd: c_int) {
         return;
     }
     link.say(CLOSED);
-    if unread::has_unread(link) && !unread::flush(link, fd) {
+    if published_bytes::has_unread(link) && !published_bytes::flush(link, fd) {
         // The kernel has no room for it: it is not to look as if that were the end.
         return kernel_socket::close_will_reset(fd);
     }
@@ -242,7 +242,7 @@ pub(super) fn shutdown(fd: c_int, how: c_int) {
     }
     if sends && let Some(outward) = link.outward() {
         outward.stop();
-        unread::flush_wholly(link, fd);
+        published_bytes::flush_wholly(link, fd);
         link.say(SHUT_SEND);
     }
     if receives && let Some(inward) = link.inward() {

@@ -13,7 +13,7 @@
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
-//!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`unread`] gives
+//!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`published_bytes`] gives
 //!   the kernel what the peer has not read ([`unread_links`]).
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::look_history`],
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
@@ -54,6 +54,7 @@ mod links;
 mod maybe_ready;
 mod offers;
 mod polled_links;
+mod published_bytes;
 mod reader_polling;
 mod reattach;
 mod receive;
@@ -68,7 +69,6 @@ pub(crate) mod spin_budget;
 mod suspend;
 mod tcp_inq;
 mod try_guard;
-mod unread;
 mod unread_links;
 mod wake_latency;
 mod writer_lock;
@@ -148,7 +148,7 @@ pub(crate) fn has(fd: c_int) -> bool {
 /// The route of a call that sends.
 #[inline(always)]
 pub(crate) fn route_for_send(fd: c_int, flags: c_int) -> Route {
-    unread::reclaim_abandoned();
+    published_bytes::reclaim_abandoned();
     leave_if_flagged(fd, flags);
     route_of(fd)
 }
@@ -156,18 +156,18 @@ pub(crate) fn route_for_send(fd: c_int, flags: c_int) -> Route {
 /// The route of a call that receives.
 #[inline(always)]
 pub(crate) fn route_for_receive(fd: c_int) -> Route {
-    unread::reclaim_abandoned();
+    published_bytes::reclaim_abandoned();
     route_of(fd)
 }
 
 /// Gives the kernel all that peers have not read: the call that follows may sleep.
 pub(crate) fn flush_unread() {
-    unread::flush_all();
+    published_bytes::flush_all();
 }
 
 /// The same, unless the call that follows on this descriptor does not sleep.
 pub(crate) fn flush_unread_before(fd: c_int, flags: c_int) {
-    unread::flush_before(fd, flags);
+    published_bytes::flush_before(fd, flags);
 }
 
 /// Sends by a route, or by the kernel where that has no link.
@@ -180,7 +180,7 @@ pub(crate) fn send<'a>(
     native: impl Fn() -> isize,
 ) -> isize {
     if !matches!(route, Route::Ring(_)) {
-        unread::flush_before(fd, flags);
+        published_bytes::flush_before(fd, flags);
     }
     let link = match link_for_send(route, fd, &native) {
         Ok(link) => link,
@@ -194,9 +194,9 @@ pub(crate) fn send<'a>(
 
 /// `sendfile`, of a part of a regular file; `None`: what only the kernel knows of one.
 pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
-    unread::reclaim_abandoned();
+    published_bytes::reclaim_abandoned();
     let native = || {
-        unread::flush_before(fd, 0);
+        published_bytes::flush_before(fd, 0);
         native()
     };
     let link = match link_for_send(route_of(fd), fd, &native) {
@@ -221,13 +221,13 @@ pub(crate) fn receive<'a>(
     let link = match route {
         Route::Ring(link) => link,
         Route::Suspended(link) => {
-            unread::flush_before(fd, flags);
+            published_bytes::flush_before(fd, flags);
             return call_suspended(link, native);
         }
         Route::Unknown => {
             let found = offers::enter(fd);
             if !matches!(found, LinkLookup::Carried(_)) {
-                unread::flush_before(fd, flags);
+                published_bytes::flush_before(fd, flags);
             }
             match link_for_call(fd, found, |slot| &slot.receiver.sleeping, &native) {
                 Ok(link) => link,
@@ -244,7 +244,7 @@ pub(crate) fn receive<'a>(
 #[inline(always)]
 pub(crate) fn may_sleep() {
     if is_here() {
-        unread::flush_all();
+        published_bytes::flush_all();
     }
 }
 
@@ -252,7 +252,7 @@ pub(crate) fn may_sleep() {
 #[inline(always)]
 pub(crate) fn may_wait(fd: c_int) {
     if is_here() {
-        unread::flush_before(fd, 0);
+        published_bytes::flush_before(fd, 0);
     }
 }
 
@@ -437,7 +437,7 @@ pub(crate) fn mode_changed(fd: c_int) {
 /// `FIONREAD`. `native` asks the kernel.
 pub(crate) fn queued(fd: c_int, count: UserPtrMut<'_, c_int>, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(fd) else { return native() };
-    unread::reclaim_abandoned();
+    published_bytes::reclaim_abandoned();
     let (mut turns, mut result, began) = (0, 0, clock::now());
     while turns < MOVES {
         let before = receive_queue::mark(link);

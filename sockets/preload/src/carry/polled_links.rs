@@ -16,8 +16,8 @@ use super::links::{self, Flag, Link};
 use super::offers::{self, LinkLookup};
 use super::reader_polling::Unread;
 use super::{
-    broker_dispatch, epoll, kernel_check, kernel_socket, reader_polling, receive_queue, unread,
-    wake_latency,
+    broker_dispatch, epoll, kernel_check, kernel_socket, published_bytes, reader_polling,
+    receive_queue, wake_latency,
 };
 use crate::mapped_memory::{Mapping, Sharing};
 use crate::table::DESCRIPTORS;
@@ -197,7 +197,7 @@ impl PolledLinks {
         call: impl FnOnce(&mut [pollfd]) -> R,
         got: impl FnOnce(&R) -> usize,
     ) -> R {
-        unread::flush_all();
+        published_bytes::flush_all();
         let (result, was_short) = wake_latency::timed_sleep(|| call(all));
         if was_short && got(&result) > 0 {
             // Looking would have found it.
@@ -236,7 +236,7 @@ impl Transport for PolledLinks {
     fn add(&mut self, all: &mut [pollfd]) -> usize {
         let mut count = 0;
         self.each(all, |one, link| {
-            if one.revents & (ENDING | IN) != 0 && unread::has_unread(link) {
+            if one.revents & (ENDING | IN) != 0 && published_bytes::has_unread(link) {
                 // Has it ended, and how?
                 _ = kernel_check::check_now(link, one.fd);
             }
@@ -278,5 +278,5 @@ pub(crate) fn concerns(fd: c_int, timeout: Timeout) -> bool {
 /// Before a call that waits for several descriptors looks at them.
 pub(crate) fn prepare() {
     broker_dispatch::poll();
-    unread::reclaim_abandoned();
+    published_bytes::reclaim_abandoned();
 }

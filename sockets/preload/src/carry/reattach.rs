@@ -16,7 +16,7 @@ use omniverb_formats::Direction;
 use super::admission::WORTH;
 use super::epoll_membership::EpollSlot;
 use super::links::{self, Flag, Link, Memory};
-use super::{forgotten_links, offers, receive_queue, unread};
+use super::{forgotten_links, offers, published_bytes, receive_queue};
 use crate::clock;
 use crate::fork_refcount;
 use crate::table::DESCRIPTORS;
@@ -108,7 +108,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
     if !is_free || !forgotten_links::remember(link.tag()) {
         return false;
     }
-    if !unread::is_same_socket(link, fd) {
+    if !published_bytes::is_same_socket(link, fd) {
         // Another socket came here unseen.
         link.leave_set();
         return links::forget(fd, link);

@@ -24,8 +24,8 @@ use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{
-    adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, kernel_socket, send, unread,
-    wake_latency,
+    adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, kernel_socket,
+    published_bytes, send, wake_latency,
 };
 use crate::clock;
 use crate::iovecs::Parts;
@@ -122,7 +122,7 @@ fn receive_in_steps(
         }
         // What only the kernel can do it does with all bytes.
         kernel_fallback::leave(link, fd);
-        unread::flush_all();
+        published_bytes::flush_all();
         return native();
     };
     let looked_at = adaptive_spin::spun_first(link, direction.place());
@@ -202,7 +202,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return -1;
         }
         begin_sleep(self.link);
-        unread::flush_all();
+        published_bytes::flush_all();
         let result = (self.native)();
         end_sleep(self.link);
         result
@@ -453,7 +453,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             end_sleep(self.link);
             return Step::Again;
         }
-        unread::flush_all();
+        published_bytes::flush_all();
         if self.got == 0 && reset_if_missing(self.link, self.fd) {
             end_sleep(self.link);
             kernel_socket::set_errno(libc::ECONNRESET);

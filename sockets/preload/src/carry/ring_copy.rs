@@ -11,7 +11,7 @@ use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 
 use super::links::{Flag, Link, Memory};
-use super::unread;
+use super::published_bytes;
 use crate::iovecs::Parts;
 
 /// Flags of messages that change nothing about bytes in the ring.
@@ -98,7 +98,7 @@ pub(super) fn try_send(
         && link.sender.calls.load(Ordering::SeqCst) == 0;
     has_room && is_open && {
         bytes.put_in(direction, head.position());
-        unread::publish(link, direction, fd, head, length).is_some()
+        published_bytes::publish(link, direction, fd, head, length).is_some()
     }
 }
 

@@ -15,9 +15,9 @@ use rustix::event::PollFlags;
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::kernel_check::{self, Checked, ENDING};
 use super::links::{self, Flag, Link, Memory};
+use super::published_bytes::{self, is_same_socket, reclaim};
 use super::ring_copy::{self, PIECE, SEND_FLAGS};
 use super::send_source::{File, Source};
-use super::unread::{self, is_same_socket, reclaim};
 use super::writer_lock::{lock, try_lock, unlock};
 use super::{broker, forgotten_links, kernel_socket, unread_links, wake_latency};
 use crate::clock;
@@ -217,7 +217,9 @@ fn put(
         if length == 0 {
             break;
         }
-        let Some(is_seen) = unread::publish(link, direction, fd, head, length) else { break };
+        let Some(is_seen) = published_bytes::publish(link, direction, fd, head, length) else {
+            break;
+        };
         (sent, rounds) = (sent + length, 0);
         if !is_seen || sent == source.total() {
             break;
@@ -253,7 +255,7 @@ fn by_kernel(
 ) -> isize {
     let (mut has_waited, mut until) = (false, None);
     loop {
-        if (has_waited || unread::has_unread(link)) && !is_same_socket(link, fd) {
+        if (has_waited || published_bytes::has_unread(link)) && !is_same_socket(link, fd) {
             // It was closed meanwhile: what is in the ring is not for what is there now.
             return another(fd, link, &native);
         }
@@ -274,7 +276,7 @@ fn by_kernel(
             kernel_socket::set_errno(libc::EAGAIN);
             return -1;
         }
-        unread::flush_all();
+        published_bytes::flush_all();
         let events = PollFlags::OUT.bits() as i16;
         let mut one = [libc::pollfd { fd, events, revents: 0 }];
         let now = clock::milliseconds();
@@ -299,7 +301,7 @@ fn by_kernel(
     // What the kernel counts of a message is up to twice its bytes.
     if unread_links::is_any() && kernel_socket::room(fd) < length.saturating_mul(2) {
         // It may wait: until others have got what is before them, perhaps.
-        unread::flush_before(fd, flags);
+        published_bytes::flush_before(fd, flags);
     }
     let result = native();
     link.sender.calls.fetch_sub(1, Ordering::AcqRel);

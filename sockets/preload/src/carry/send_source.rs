@@ -10,7 +10,7 @@ use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::links::{Link, Memory};
-use super::unread;
+use super::published_bytes;
 use crate::borrowed_fd::borrow;
 use crate::iovecs::Parts;
 use crate::native;
@@ -136,7 +136,7 @@ impl Source for File {
 
     fn send_rest(&self, fd: c_int, skip: usize, _: c_int) -> isize {
         let mut offset = self.offset + skip as i64;
-        unread::flush_before(fd, 0);
+        published_bytes::flush_before(fd, 0);
         native::sendfile(fd, self.fd, UserPtrMut::of(&mut offset), self.length - skip)
     }
 }

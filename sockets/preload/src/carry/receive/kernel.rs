@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
 use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
-use super::super::{adaptive_spin, kernel_socket, unread};
+use super::super::{adaptive_spin, kernel_socket, published_bytes};
 use super::{Call, Step};
 use crate::clock;
 use crate::native;
@@ -47,7 +47,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     end_sleep(self.link);
                     return Err(Step::Again);
                 }
-                unread::flush_all();
+                published_bytes::flush_all();
                 if self.got == 0 && self.is_waiting() && reset_if_missing(self.link, self.fd) {
                     end_sleep(self.link);
                     kernel_socket::set_errno(libc::ECONNRESET);
