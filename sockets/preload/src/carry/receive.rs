@@ -5,7 +5,7 @@
 //! very call that the program has made: what comes then comes by the kernel. So limits of time,
 //! signals, restarts and cancellation are the kernel's own.
 
-mod kernel;
+mod kernel_bytes;
 
 use core::ffi::c_int;
 
