@@ -9,7 +9,6 @@ use omniverb_connection::readiness::Timeout;
 use crate::call_effects::{self, Call};
 use crate::carry;
 use crate::clock;
-use crate::dispatch;
 use crate::errno::fails;
 use crate::fork_refcount;
 use crate::hook_macros::watched;
@@ -19,6 +18,7 @@ use crate::native;
 use crate::readiness::select::select;
 use crate::readiness::{self, epoll};
 use crate::table;
+use crate::transport_choice;
 use crate::user_memory::{
     Length, UserBuffer, UserFdSets, UserMessage, UserMessageMut, UserMessages, UserPart, UserPtr,
     UserPtrMut, UserSlice, UserSliceMut,
@@ -50,7 +50,7 @@ functions! {
         if let Some(said) = message_lists::vector(fd, parts) {
             return said;
         }
-        dispatch::receive(fd, || Parts::of(parts), 0, || native::readv(fd, parts))
+        transport_choice::receive(fd, || Parts::of(parts), 0, || native::readv(fd, parts))
     }
 
     ov_recv(fd: c_int, bytes: *mut u8, length: usize, flags: c_int) -> isize
@@ -148,7 +148,7 @@ functions! {
             return sent;
         }
         let parts = [UserPart::of(bytes)];
-        dispatch::send(fd, || Parts::new(&parts), 0, || native::write(fd, bytes))
+        transport_choice::send(fd, || Parts::new(&parts), 0, || native::write(fd, bytes))
     }
 
     ov_writev(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
@@ -160,7 +160,7 @@ functions! {
         if let Some(said) = message_lists::vector(fd, parts) {
             return said;
         }
-        dispatch::send(fd, || Parts::of(parts), 0, || native::writev(fd, parts))
+        transport_choice::send(fd, || Parts::of(parts), 0, || native::writev(fd, parts))
     }
 
     ov_send(fd: c_int, bytes: *const u8, length: usize, flags: c_int) -> isize
@@ -171,7 +171,7 @@ functions! {
         }
         let parts = [UserPart::of(bytes)];
         let parts = || Parts::new(&parts);
-        let sent = dispatch::send(fd, parts, flags, || native::send(fd, bytes, flags));
+        let sent = transport_choice::send(fd, parts, flags, || native::send(fd, bytes, flags));
         flagged(fd, flags, sent)
     }
 
@@ -196,7 +196,7 @@ functions! {
         let parts = [UserPart::of(bytes)];
         let is_plain = to.is_null() || is_no_matter(address_length);
         let parts = || if is_plain { Parts::new(&parts) } else { None };
-        let sent = dispatch::send(fd, parts, flags, || native::sendto(fd, bytes, flags, to));
+        let sent = transport_choice::send(fd, parts, flags, || native::sendto(fd, bytes, flags, to));
         flagged(fd, flags, sent)
     }
 
@@ -406,7 +406,7 @@ fn read(fd: c_int, bytes: UserSliceMut<'_, u8>) -> isize {
         return 0;
     }
     let parts = [UserPart::of(bytes.as_const())];
-    dispatch::receive(fd, || Parts::new(&parts), 0, || native::read(fd, bytes))
+    transport_choice::receive(fd, || Parts::new(&parts), 0, || native::read(fd, bytes))
 }
 
 #[inline(always)]
@@ -418,7 +418,7 @@ fn recv(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int) -> isize {
         return got;
     }
     let parts = [UserPart::of(room_for(fd, bytes, flags))];
-    dispatch::receive(fd, || Parts::new(&parts), flags, || native::recv(fd, bytes, flags))
+    transport_choice::receive(fd, || Parts::new(&parts), flags, || native::recv(fd, bytes, flags))
 }
 
 #[inline(always)]
@@ -431,7 +431,7 @@ fn recvfrom(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int, from: UserBuff
     let parts = [UserPart::of(room_for(fd, bytes, flags))];
     let is_kernels = Cell::new(false);
     let got = message_lists::truncated(fd, flags, bytes.len()).unwrap_or_else(|| {
-        dispatch::receive(
+        transport_choice::receive(
             fd,
             || Parts::new(&parts),
             flags,
@@ -468,7 +468,7 @@ fn recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize {
         got as isize
     };
     let got = message_lists::truncated(fd, flags, length)
-        .unwrap_or_else(|| dispatch::receive(fd, parts, flags, native));
+        .unwrap_or_else(|| transport_choice::receive(fd, parts, flags, native));
     // What the kernel has said of bytes that came by it stays as it is.
     if got >= 0 && !is_kernels.get() {
         message.finish_stream(flags, carry::left_behind(fd));
@@ -492,7 +492,7 @@ fn sendmsg(fd: c_int, message: UserMessage<'_>, flags: c_int) -> isize {
     if carry::may_pass(fd) {
         carry::pass(message);
     }
-    dispatch::send(fd, parts, flags, || {
+    transport_choice::send(fd, parts, flags, || {
         watched(call, || native::sendmsg(fd, message, flags) as i64) as isize
     })
 }
@@ -543,7 +543,7 @@ fn is_no_matter(address_length: u32) -> bool {
 ///
 /// A descriptor has one transport, so the order changes no result. Light is first since its lanes
 /// are to cost least (docs/decisions/0060). What each call owes carried sockets it does not do: if
-/// a carried socket has unread bytes the call goes by [`dispatch`].
+/// a carried socket has unread bytes the call goes by [`transport_choice`].
 #[inline(always)]
 fn send_whole(fd: c_int, bytes: UserSlice<'_, u8>, flags: c_int) -> Option<isize> {
     let piece = bytes.memory()?;
