@@ -11,7 +11,7 @@
 //! * `names.toml` lists the interposed names; `cargo xtask dist` makes an entry point for each.
 //!   Those of `pass` jump to the next library's function. Those of `look` call a function of
 //!   [`call_observers`] with the arguments first. `choose` is `syscall`, see `syscall_hook`. Those
-//!   of `watch` are [`hooks`], or [`io_hooks`] if they move bytes or wait for them.
+//!   of `watch` are [`descriptor_hooks`], or [`io_hooks`] if they move bytes or wait for them.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
 //!   `readiness` asks all of them for calls that wait for several descriptors, by `transport`, and
 //!   `look_history` remembers whether looking before a sleep paid off; `lifecycle` starts and ends
@@ -48,12 +48,12 @@ mod carry;
 mod clock;
 mod control_messages;
 mod count_slots;
+pub mod descriptor_hooks;
 mod descriptor_probe;
 mod epoll_members;
 mod errno;
 pub mod fallback_ledger;
 mod fork_refcount;
-pub mod hooks;
 mod introspection;
 pub mod io_hooks;
 mod iovecs;

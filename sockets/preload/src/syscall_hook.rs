@@ -2,13 +2,13 @@
 
 use core::ffi::c_int;
 
-use crate::errno::fails;
-use crate::hook_macros::watched;
-use crate::hooks::{
+use crate::descriptor_hooks::{
     close_range, is_own, makes_way, nothing_there, ov_accept, ov_accept4, ov_close, ov_connect,
     ov_dup, ov_dup2, ov_dup3, ov_epoll_ctl, ov_fcntl, ov_getpeername, ov_getsockname, ov_ioctl,
     ov_listen, ov_sendfile, ov_setsockopt, ov_shutdown,
 };
+use crate::errno::fails;
+use crate::hook_macros::watched;
 use crate::io_hooks::{
     ov_epoll_pwait, ov_epoll_pwait2, ov_epoll_wait, ov_getsockopt, ov_poll, ov_ppoll, ov_pselect,
     ov_read, ov_readv, ov_recvfrom, ov_recvmmsg, ov_recvmsg, ov_select, ov_sendmmsg, ov_sendmsg,
