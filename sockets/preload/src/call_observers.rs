@@ -12,8 +12,8 @@ use crate::process_exit::End;
 use crate::table;
 use crate::user_memory::{UserFile, UserPointers, UserPtr};
 use crate::{
-    carry, clock, fallback_ledger, fork_refcount, lifecycle, light, memory_owner, symbol_lookup,
-    syscall_effects, syscall_scan,
+    carry, clock, fallback_ledger, fork_refcount, light, memory_owner, symbol_lookup,
+    syscall_effects, syscall_scan, transports_lifecycle,
 };
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
@@ -56,13 +56,13 @@ pub extern "C" fn ov_look_load() {
 /// What ends the process without what `exit` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_end() {
-    lifecycle::finish(End::Now);
+    transports_lifecycle::finish(End::Now);
 }
 
 /// `quick_exit`: calls what the program has asked for first.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_quick() {
-    lifecycle::finish(End::Later);
+    transports_lifecycle::finish(End::Later);
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.

@@ -1,19 +1,19 @@
 //! Starts the library when it is loaded, and stops it when the process exits.
 
 use crate::process_exit::End;
-use crate::{lifecycle, memory_owner, symbol_lookup};
+use crate::{memory_owner, symbol_lookup, transports_lifecycle};
 
 /// The entry points have the loader call this. Other libraries' constructors may have been earlier.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_start() {
     symbol_lookup::finish();
     memory_owner::begin();
-    lifecycle::begin();
+    transports_lifecycle::begin();
 }
 
 /// The entry points have the loader call this. Other libraries' destructors may be later, and what
 /// they send goes by the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_end() {
-    lifecycle::finish(End::Later);
+    transports_lifecycle::finish(End::Later);
 }

@@ -10,7 +10,7 @@ use omniverb_connection::descriptors::Kind;
 use crate::call_effects::Call;
 use crate::process_exit::End;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr, UserSystemCall};
-use crate::{carry, fork_refcount, lifecycle, light, memory_owner, table};
+use crate::{carry, fork_refcount, light, memory_owner, table, transports_lifecycle};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
@@ -21,7 +21,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         libc::SYS_clone => carry::before_clone(first as c_int),
         libc::SYS_clone3 => _ = clone3_flags(first, second).map(carry::before_clone),
         libc::SYS_execve | libc::SYS_execveat => carry::before_exec(),
-        libc::SYS_exit_group => lifecycle::finish(End::Now),
+        libc::SYS_exit_group => transports_lifecycle::finish(End::Now),
         // Rings are refused, as container runtimes do: what they would do to a light connection is
         // not seen.
         libc::SYS_io_uring_setup if light::is_on() => return true,
