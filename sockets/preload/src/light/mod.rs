@@ -6,7 +6,7 @@
 //! of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For what carries a light connection is
 //! something of the kernel's, as it is for the program.
 //!
-//! * Calls: [`connect_accept`], [`disconnect`], [`transfer`], [`fast_path`], [`message_lists`],
+//! * Calls: [`connect_accept`], [`connect_unspec`], [`transfer`], [`fast_path`], [`message_lists`],
 //!   [`msg_trunc`], [`options`].
 //! * Waiting: [`waiting`], [`sleepers`], [`doorbell`], [`backpressure`]; among other descriptors
 //!   [`poll_readiness`], [`epoll_members`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
@@ -27,8 +27,8 @@ mod broker;
 mod channel;
 mod channel_validity;
 mod connect_accept;
+mod connect_unspec;
 mod descriptors;
-mod disconnect;
 mod doorbell;
 mod enabled;
 mod epoll_members;
@@ -178,7 +178,7 @@ pub(crate) fn connect(fd: c_int, to: UserSlice<'_, u8>, closes: impl FnOnce()) -
     }
     if let Some(token) = token {
         return Some(match socket_addresses::undoes(to) {
-            true => disconnect::disconnect(fd, token),
+            true => connect_unspec::disconnect(fd, token),
             false => connect_accept::again(token),
         });
     }
