@@ -26,7 +26,7 @@ use super::address_ranges;
 use super::broker::{self, ChannelRoute, RouteAnswer};
 use super::channel::FOR_ANSWERS;
 use super::descriptors::{self, Token};
-use super::epoll_members;
+use super::epoll_calls;
 use super::known_options::{self, Options};
 use super::lane_assignment::WaitTarget;
 use super::listener_notices;
@@ -157,7 +157,7 @@ pub(super) fn listens(fd: c_int) -> bool {
         address_ranges::leaves_out(fd, table::look(fd).id());
         return false;
     }
-    if is_there == Some(true) && !epoll_members::has_joined(fd) {
+    if is_there == Some(true) && !epoll_calls::has_joined(fd) {
         with(|state| state.leave_listener(fd));
         address_ranges::leaves_out(fd, table::look(fd).id());
         return false;

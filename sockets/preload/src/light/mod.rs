@@ -9,7 +9,7 @@
 //! * Calls: [`connect_accept`], [`connect_unspec`], [`transfer`], [`fast_path`], [`message_lists`],
 //!   [`msg_trunc`], [`options`].
 //! * Waiting: [`waiting`], [`sleepers`], [`doorbell`], [`backpressure`]; among other descriptors
-//!   [`poll_readiness`], [`epoll_members`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
+//!   [`poll_readiness`], [`epoll_calls`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
 //! * Listening: [`listeners`], [`accept_queue`], [`listener_notices`].
 //! * Routes: [`address_ranges`], [`broker`], [`route_lookup`], [`local_addresses`],
 //!   [`observed_connections`].
@@ -31,7 +31,7 @@ mod connect_unspec;
 mod descriptors;
 mod doorbell;
 mod enabled;
-mod epoll_members;
+mod epoll_calls;
 mod epoll_sets;
 pub(crate) mod fast_path;
 mod known_options;
@@ -72,7 +72,7 @@ use rustix::thread::sched_yield;
 
 use accept_queue::Pending;
 pub(crate) use descriptors::Token;
-pub(crate) use epoll_members::LightSet;
+pub(crate) use epoll_calls::LightSet;
 pub(crate) use memory::with_list;
 pub(crate) use observed_connections::has_come_from_afar;
 pub(crate) use poll_readiness::{PolledConnections, concerns as concerns_poll};
@@ -251,7 +251,7 @@ pub(crate) fn closes(fd: c_int) {
             }
             state.leave_listener(fd);
         });
-        epoll_members::closed(was.id());
+        epoll_calls::closed(was.id());
     });
 }
 
@@ -370,7 +370,7 @@ pub(crate) fn change_set(
     event: UserPtr<'_, libc::epoll_event>,
 ) -> Option<c_int> {
     let token = token_of(fd)?;
-    Some(epoll_members::change(set, operation, token, event))
+    Some(epoll_calls::change(set, operation, token, event))
 }
 
 /// The kernel has done one. `false`: it is to be undone, since light connections in it would not be
@@ -382,7 +382,7 @@ pub(crate) fn changed_set(
     event: UserPtr<'_, libc::epoll_event>,
 ) -> bool {
     if is_listener(fd) {
-        if !epoll_members::changed(set, fd) {
+        if !epoll_calls::changed(set, fd) {
             stops_listening(fd);
         }
         return true;

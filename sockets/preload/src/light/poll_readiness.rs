@@ -10,7 +10,7 @@ use super::lane_assignment::WaitTarget;
 use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
 use super::waiting::{look, sleep};
-use super::{connect_accept, descriptors, epoll_members, epoll_sets};
+use super::{connect_accept, descriptors, epoll_calls, epoll_sets};
 use crate::table;
 use crate::transport::Transport;
 use crate::user_memory::UserPtr;
@@ -44,7 +44,7 @@ impl State {
 pub(crate) fn concerns(fd: c_int) -> bool {
     descriptors::token(fd).is_some()
         || connect_accept::is_listener(fd)
-        || epoll_sets::are_any() && epoll_members::concerns(fd)
+        || epoll_sets::are_any() && epoll_calls::concerns(fd)
 }
 
 /// The light connections of one call, and what they come to.
