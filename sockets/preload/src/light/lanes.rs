@@ -22,7 +22,7 @@ use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
 use super::memory::{CHANNELS, SLOTS};
-use super::{doorbell, lock};
+use super::{doorbell, signal_safe_lock};
 use crate::carry::broker as mail;
 use crate::iovecs::Parts;
 use crate::memory_owner::{self, LaneGuard};
@@ -38,7 +38,7 @@ const _: () = assert!(CHANNELS * 2 * LANES < 1 << PER_WAY);
 /// A lane of a channel, as this process has it.
 #[repr(align(128))]
 pub(super) struct Handle {
-    lock: lock::Lock,
+    lock: signal_safe_lock::Lock,
     /// The connection that has it, for a caller without the lock of all; 0: none.
     token: AtomicU64,
     /// The address of its channel's memory, while a connection has it.
@@ -73,7 +73,7 @@ pub(super) struct Handle {
 
 static HANDLES: [Handle; CHANNELS * 2 * LANES] = [const {
     Handle {
-        lock: lock::Lock::new(),
+        lock: signal_safe_lock::Lock::new(),
         token: AtomicU64::new(0),
         base: AtomicUsize::new(0),
         side: AtomicU32::new(0),
@@ -175,7 +175,7 @@ pub(super) fn begin_anew() {
 pub(super) struct Held<'a> {
     handle: &'a Handle,
     lane: Lane<Memory<BYTES>>,
-    _lock: lock::Held<'a>,
+    _lock: signal_safe_lock::Held<'a>,
     _at: LaneGuard,
 }
 

@@ -16,7 +16,7 @@
 //! * Channels: [`channel`], [`channel_validity`], [`progress`]; their lanes [`lanes`],
 //!   [`lane_assignment`], [`lane_table`].
 //! * Connections that were refused and open again: [`reconnect`], [`unaccepted`].
-//! * State: [`state`], [`lock`], [`memory`], [`descriptors`], [`enabled`].
+//! * State: [`state`], [`signal_safe_lock`], [`memory`], [`descriptors`], [`enabled`].
 //! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
 
 mod accept_events;
@@ -41,7 +41,6 @@ mod lanes;
 mod listener_notices;
 mod listeners;
 mod local_addresses;
-mod lock;
 mod memory;
 pub(crate) mod message_lists;
 mod msg_trunc;
@@ -53,6 +52,7 @@ mod poll_readiness;
 mod progress;
 mod reconnect;
 mod route_lookup;
+mod signal_safe_lock;
 mod sleepers;
 mod slot_options;
 mod socket_addresses;
