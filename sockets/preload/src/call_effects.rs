@@ -8,8 +8,8 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::errno;
-use crate::table::{self, DESCRIPTORS};
 use crate::user_memory::{UserMessage, UserMessages, UserPtr};
 use crate::{
     control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount, memory_owner,
@@ -179,7 +179,7 @@ impl Call<'_> {
         }
         let forks = fork_refcount::fork_count();
         if let Some(fd) = self.uses() {
-            table::look(fd);
+            descriptor_tables::look(fd);
             unlinked_calls::count_one(fd);
         }
         if let Some(from) = self.duplicates() {
@@ -220,11 +220,11 @@ impl Call<'_> {
                 if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
                     memory_owner::mark_fd_tables_apart();
                 } else if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-                    table::forget_range(first, last);
+                    descriptor_tables::forget_range(first, last);
                 }
                 Entry::default()
             }
-            Self::Accept(fd) => table::look(fd),
+            Self::Accept(fd) => descriptor_tables::look(fd),
             _ => Entry::default(),
         }
     }
@@ -268,12 +268,12 @@ impl Call<'_> {
                 }
                 shared_since(result, forks);
             }
-            Self::Accept(_) => table::forget(result),
+            Self::Accept(_) => descriptor_tables::forget(result),
             // A listener that is shut down listens no more, mostly, by none of its descriptors.
             Self::Shutdown(fd) if DESCRIPTORS.look(fd).kind() == Kind::Listening => {
                 match descriptor_probe::kind(fd) {
                     Some(kind) => turn(fd, kind),
-                    None => table::forget(fd),
+                    None => descriptor_tables::forget(fd),
                 }
             }
             Self::Option { fd, level, name } if OPTIONS.contains(&(level, name)) => {
@@ -291,7 +291,7 @@ impl Call<'_> {
             Self::Receive(message) => control_messages::received(message),
             Self::ReceiveMany(messages) => control_messages::received_many(messages, result),
             Self::Close(fd) => {
-                table::left(fd, was);
+                descriptor_tables::left(fd, was);
                 fork_refcount::release_closed(fd);
             }
             Self::CloseRange { first, last, flags: 0 } => {
@@ -299,7 +299,7 @@ impl Call<'_> {
             }
             Self::Dup(from) => DESCRIPTORS.copy(from, result),
             Self::DupTo { from, to } if from != to => {
-                table::left(to, was);
+                descriptor_tables::left(to, was);
                 DESCRIPTORS.copy(from, to);
                 fork_refcount::release_closed(to);
             }
@@ -327,7 +327,7 @@ impl Call<'_> {
             Self::Connect(fd) if is_under_way() => turn(fd, Kind::Connecting),
             // `close` has closed, whatever it says, if there was anything.
             Self::Close(fd) => {
-                table::left(fd, was);
+                descriptor_tables::left(fd, was);
                 fork_refcount::release_closed(fd);
             }
             _ => {}
@@ -346,13 +346,13 @@ fn shared_since(fd: c_int, forks: u64) {
 }
 
 fn turn(fd: c_int, kind: Kind) {
-    if table::look(fd).kind().is_stream() {
+    if descriptor_tables::look(fd).kind().is_stream() {
         DESCRIPTORS.turn(fd, kind);
     }
 }
 
 fn odd(fd: c_int, flags: c_int) {
-    if flags & FLAGS != 0 && table::look(fd).kind().is_stream() {
+    if flags & FLAGS != 0 && descriptor_tables::look(fd).kind().is_stream() {
         fallback_ledger::keep(fd, Why::Flag);
     }
 }
@@ -362,7 +362,7 @@ fn control(fd: c_int, command: c_int, argument: usize, result: c_int) {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => DESCRIPTORS.copy(fd, result),
         libc::F_SETFL if argument as c_int & libc::O_ASYNC == 0 => {}
         libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
-            if table::look(fd).kind().is_stream() =>
+            if descriptor_tables::look(fd).kind().is_stream() =>
         {
             fallback_ledger::keep(fd, Why::Signals);
         }

@@ -7,9 +7,9 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_connection::descriptors::Why;
 
+use crate::descriptor_tables;
 use crate::errno::keeping_errno;
 use crate::process_exit::End;
-use crate::table;
 use crate::user_memory::{UserFile, UserPointers, UserPtr};
 use crate::{
     carry, clock, fallback_ledger, fork_refcount, light, memory_owner, symbol_lookup,
@@ -20,7 +20,7 @@ use crate::{
 const STANDARD: u32 = 2;
 
 fn keep(fd: c_int, why: Why) {
-    if memory_owner::is_this_process() && table::look(fd).kind().is_stream() {
+    if memory_owner::is_this_process() && descriptor_tables::look(fd).kind().is_stream() {
         carry::leave(fd);
         fallback_ledger::keep(fd, why);
     }
@@ -153,7 +153,7 @@ fn forget(stream: UserFile<'_>) {
     fork_refcount::mark_escaped(fd);
     carry::forget(fd);
     light::closes(fd);
-    table::forget(fd);
+    descriptor_tables::forget(fd);
     fork_refcount::release_closed(fd);
 }
 
@@ -164,7 +164,7 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     carry::before_unseen_fork();
     light::forks();
     if keeps_standard == 0 && memory_owner::is_this_process() {
-        table::forget_range(0, STANDARD);
+        descriptor_tables::forget_range(0, STANDARD);
     }
 }
 
@@ -176,8 +176,8 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
     light::closes_range(0, STANDARD);
     if memory_owner::is_this_process() {
         fork_refcount::mark_escaped(fd);
-        table::forget_range(0, STANDARD);
-        table::forget(fd);
+        descriptor_tables::forget_range(0, STANDARD);
+        descriptor_tables::forget(fd);
         fork_refcount::release_closed(fd);
     }
 }

@@ -8,12 +8,12 @@ use core::ffi::c_int;
 use omniverb_connection::descriptors::Why;
 
 use crate::user_memory::{UserMessage, UserMessages};
-use crate::{fallback_ledger, table};
+use crate::{descriptor_tables, fallback_ledger};
 
 /// A message was sent.
 pub(crate) fn sent(message: UserMessage<'_>) {
     message.each_descriptor(|fd| {
-        if table::look(fd).kind().is_stream() {
+        if descriptor_tables::look(fd).kind().is_stream() {
             fallback_ledger::keep(fd, Why::Passed);
         }
     });
@@ -26,7 +26,7 @@ pub(crate) fn sent_many(messages: UserMessages<'_>, count: c_int) {
 
 /// A message was received.
 pub(crate) fn received(message: UserMessage<'_>) {
-    message.each_descriptor(table::forget);
+    message.each_descriptor(descriptor_tables::forget);
 }
 
 /// So many messages of a list were.

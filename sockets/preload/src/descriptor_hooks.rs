@@ -10,10 +10,10 @@ use rustix::io::fcntl_getfd;
 use crate::borrowed_fd::borrow;
 use crate::call_effects::{self, Call};
 use crate::carry::{File, OwnDescriptors, SendfileRequest};
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
 use crate::native;
-use crate::table::DESCRIPTORS;
 use crate::user_memory::{UserBuffer, UserCommand, UserPtrMut, UserRequest, UserSlice};
 use crate::{
     carry, fork_refcount, library_fds, light, memory_owner, observed_socket_marks, syscall_effects,

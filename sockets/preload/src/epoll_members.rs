@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::{Kind, Member};
 
-use crate::table::{self, DESCRIPTORS, MEMBERS};
+use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::user_memory::UserPtr;
 
 /// `epoll_ctl` did this.
@@ -14,7 +14,7 @@ pub(crate) fn control(
     fd: c_int,
     event: UserPtr<'_, libc::epoll_event>,
 ) {
-    let (set, member) = (table::look(set), table::look(fd));
+    let (set, member) = (descriptor_tables::look(set), descriptor_tables::look(fd));
     if set.kind() != Kind::Set || !(member.kind().is_stream() || member.kind() == Kind::Set) {
         return;
     }

@@ -15,8 +15,8 @@ use omniverb_formats::listing::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};
 
 use crate::borrowed_fd::borrow;
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::shared_memory::Memory;
-use crate::table::{self, DESCRIPTORS};
 use crate::{fork_refcount, memory_owner};
 use omniverb_ring::WordMemory;
 
@@ -42,7 +42,7 @@ pub(crate) fn begin_anew() {
 pub(crate) fn keep(fd: c_int, why: Why) {
     let is_new = PLACE.load(Ordering::Relaxed) != 0
         && DESCRIPTORS.look(fd).why() == Why::Free
-        && table::look(fd).kind().is_stream();
+        && descriptor_tables::look(fd).kind().is_stream();
     DESCRIPTORS.keep(fd, why);
     // What other processes may not know of it.
     fork_refcount::mark_escaped(fd);

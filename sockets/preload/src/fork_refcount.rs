@@ -31,7 +31,7 @@ use rustix::process::getpid;
 
 use crate::borrowed_fd::borrow;
 use crate::count_slots::{self, CountSlot, Release, process_counts};
-use crate::table::{self, DESCRIPTORS};
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::{memory_owner, unlinked_calls};
 
 /// In the name of what is no socket.
@@ -117,7 +117,8 @@ impl Fork {
         }
         // The last three are said of everything, which is looked through then.
         let is_known = now.why() == Why::Free && !now.is_duplicated() && !now.is_loose();
-        let is_sure = !is_over() && !table::has_rings() && !memory_owner::are_fd_tables_apart();
+        let is_sure =
+            !is_over() && !descriptor_tables::has_rings() && !memory_owner::are_fd_tables_apart();
         if !is_known || !is_sure {
             slot.mark_escaped();
         }
@@ -274,7 +275,7 @@ pub(crate) fn release_closed(fd: c_int) {
 /// The same for all from `first` to `last`.
 pub(crate) fn release_closed_range(first: u32, last: u32) {
     if count_slots::are_any() {
-        table::between(first, last).for_each(release_closed);
+        descriptor_tables::between(first, last).for_each(release_closed);
     }
 }
 

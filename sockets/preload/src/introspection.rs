@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};
 
-use crate::table::{self, DESCRIPTORS, MEMBERS};
+use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::text_buffer::Words;
 use crate::{fork_refcount, library_fds, memory_owner};
 
@@ -32,7 +32,7 @@ fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
     if memory_owner::are_fd_tables_apart() {
         return out.write_str("nothing is sure");
     }
-    let entry = table::look(fd);
+    let entry = descriptor_tables::look(fd);
     write!(out, "{} id={} why={}", entry.kind().name(), entry.id(), entry.why().name())?;
     if entry.is_duplicated() {
         out.write_str(" duplicated")?;
@@ -54,7 +54,7 @@ fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
     if crate::light::token_of(fd).is_some() {
         out.write_str(" light")?;
     }
-    if table::has_rings() {
+    if descriptor_tables::has_rings() {
         out.write_str(" rings")?;
     }
     let mut result = Ok(());

@@ -9,6 +9,7 @@ use omniverb_connection::readiness::Timeout;
 use crate::call_effects::{self, Call};
 use crate::carry;
 use crate::clock;
+use crate::descriptor_tables;
 use crate::errno::fails;
 use crate::fork_refcount;
 use crate::hook_macros::watched;
@@ -17,7 +18,6 @@ use crate::light::{self, message_lists};
 use crate::native;
 use crate::readiness::select::select;
 use crate::readiness::{self, epoll};
-use crate::table;
 use crate::transport_choice;
 use crate::user_memory::{
     Length, UserBuffer, UserFdSets, UserMessage, UserMessageMut, UserMessages, UserPart, UserPtr,
@@ -381,7 +381,7 @@ functions! {
         ]
     {
         // What is no set is refused, whatever the limit says, which may be no address.
-        let is_set = table::look(set).kind() == Kind::Set;
+        let is_set = descriptor_tables::look(set).kind() == Kind::Set;
         let how = (if is_set { clock::timeout_of(timeout) } else { None }, mask);
         epoll::wait(set, events, how, |events, limit| {
             let left = limit.and_then(Timeout::time);

@@ -75,7 +75,7 @@ mod symbol_lookup;
 mod syscall_effects;
 pub mod syscall_hook;
 mod syscall_scan;
-mod table;
+mod descriptor_tables;
 mod table_memory;
 #[cfg(test)]
 mod test_entry_points;

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::socket_marks::{Marks, word};
-use crate::{memory_owner, table};
+use crate::{descriptor_tables, memory_owner};
 
 static WANTED: Marks = Marks::new();
 /// The one that is being offered since it was accepted just now, and by which thread: another one's
@@ -13,7 +13,7 @@ static WANTED: Marks = Marks::new();
 static ACCEPTED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 fn id(fd: c_int) -> u32 {
-    table::look(fd).id()
+    descriptor_tables::look(fd).id()
 }
 
 /// This one is to be seen.

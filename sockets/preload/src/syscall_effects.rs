@@ -10,7 +10,7 @@ use omniverb_connection::descriptors::Kind;
 use crate::call_effects::Call;
 use crate::process_exit::End;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr, UserSystemCall};
-use crate::{carry, fork_refcount, light, memory_owner, table, transports_lifecycle};
+use crate::{carry, descriptor_tables, fork_refcount, light, memory_owner, transports_lifecycle};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
@@ -39,7 +39,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
             memory_owner::mark_fd_tables_apart()
         }
         libc::SYS_io_uring_setup => {
-            table::has_rings_now();
+            descriptor_tables::has_rings_now();
             fork_refcount::mark_all_escaped();
         }
         _ => return changes(number) || is_about_descriptors(number),

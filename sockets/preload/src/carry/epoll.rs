@@ -28,7 +28,7 @@ use super::{
     kernel_socket, published_bytes, reader_polling, receive_queue, wake_latency,
 };
 use crate::clock;
-use crate::table::{self, DESCRIPTORS};
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::user_memory::{UserPtr, UserSliceMut};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 
@@ -43,7 +43,7 @@ const SHORT: u64 = MILLISECOND;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
 pub(super) fn joins(set: c_int, fd: c_int, event: UserPtr<'_, libc::epoll_event>) {
-    let entry = table::look(fd);
+    let entry = descriptor_tables::look(fd);
     if entry.kind() == Kind::Set {
         // The outer set sees what the kernel sees.
         leave_to_kernel(fd);
@@ -55,7 +55,7 @@ pub(super) fn joins(set: c_int, fd: c_int, event: UserPtr<'_, libc::epoll_event>
     let event = if is_free { event.read() } else { None };
     let may = event.is_some_and(|event| {
         let (set, events) = (set, event.events);
-        let set = table::look(set).id();
+        let set = descriptor_tables::look(set).id();
         match may_be_member(&Member { set, fd, id: entry.id(), events, data: 0 }) {
             Ok(()) => true,
             // It may be carried later, if it is not now.
@@ -80,7 +80,7 @@ pub(super) fn changed(
     fd: c_int,
     event: UserPtr<'_, libc::epoll_event>,
 ) {
-    let set = table::look(set).id();
+    let set = descriptor_tables::look(set).id();
     if let Some(slot) = EpollSlot::of(set) {
         slot.asked(0);
     }
@@ -125,7 +125,7 @@ pub(super) fn changed(
 /// The set is seen otherwise than by `epoll_wait` of this process: its members are the kernel's.
 #[cold]
 pub(super) fn leave_to_kernel(set: c_int) {
-    let entry = table::look(set);
+    let entry = descriptor_tables::look(set);
     if entry.kind() != Kind::Set {
         return;
     }

@@ -5,7 +5,7 @@
 //! later: `epoll_ctl` wakes it ([`super::epoll_wakeup`]); a member that gets its link there is the
 //! kernel's. So sleepers of all sets are counted, whether those have a slot by then or not.
 //!
-//! A set is named by its id, which no other one gets ([`crate::table`]). So a slot is of no use any
+//! A set is named by its id, which no other one gets ([`crate::descriptor_tables`]). So a slot is of no use any
 //! more when no descriptor has that id.
 
 use core::ffi::c_int;
@@ -20,8 +20,8 @@ use omniverb_formats::Direction;
 pub(super) use super::epoll_slot::EpollSlot;
 use super::links::{Link, Memory};
 use super::{epoll_wakeup, receive_queue};
+use crate::descriptor_tables::{DESCRIPTORS, MEMBERS};
 use crate::fork_refcount;
-use crate::table::{DESCRIPTORS, MEMBERS};
 
 /// How often a link is put where its socket is, which others change at the same time.
 const TRIES: u32 = 8;

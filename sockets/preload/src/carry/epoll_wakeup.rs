@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::borrowed_fd::borrow;
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::library_fds;
-use crate::table::DESCRIPTORS;
 use crate::user_memory::UserSliceMut;
 
 /// Number of sets that it may be in.

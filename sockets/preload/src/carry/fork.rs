@@ -14,8 +14,8 @@ use super::{
     broker, broker_dispatch, connection_watch, ended_link_private_memory, forgotten_links,
     kernel_fallback, kernel_socket, links, offers, reattach, unread_links, writer_lock,
 };
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount::{self, Fork};
-use crate::table::DESCRIPTORS;
 use crate::{fallback_ledger, library_fds, unlinked_calls};
 
 /// A `fork` that is about to be made.

@@ -10,7 +10,7 @@ use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use super::links::{self, Flag, Link};
 use super::published_bytes::{self, is_same_socket};
 use super::{ended_link_private_memory, forgotten_links, kernel_socket, receive_queue};
-use crate::table::{self, DESCRIPTORS, MEMBERS};
+use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::{count_slots, fallback_ledger, fork_refcount};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
@@ -190,7 +190,7 @@ pub(super) fn close(fd: c_int) {
 /// Removes what is open at a descriptor from all sets. The kernel does that when the last
 /// descriptor is closed, and would report events until then.
 fn leave_sets(fd: c_int) {
-    MEMBERS.of_fd(fd, table::look(fd).id(), |member| {
+    MEMBERS.of_fd(fd, descriptor_tables::look(fd).id(), |member| {
         if let Some(set) = DESCRIPTORS.fds_of(member.set).next() {
             kernel_socket::leave_set(set, fd);
         }

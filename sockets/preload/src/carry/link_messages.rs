@@ -13,7 +13,7 @@ use super::broker::{Files, revoke, tell};
 use super::connection_watch;
 use super::links::{Flag, Link, Memory};
 use super::sealed_memory::{map, map_at};
-use crate::table::DESCRIPTORS;
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::{fallback_ledger, fork_refcount};
 
 /// Does what a message says of a link; gives back what is of none, or of something else, too. For

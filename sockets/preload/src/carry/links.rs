@@ -526,7 +526,7 @@ pub(super) fn fd_of(link: Link) -> Option<c_int> {
         return Some(first);
     }
     // It has duplicates, and was offered by one that is no more.
-    (0..crate::table::DESCRIPTORS.end()).find(|fd| is_of(*fd, link))
+    (0..crate::descriptor_tables::DESCRIPTORS.end()).find(|fd| is_of(*fd, link))
 }
 
 /// The link of a tag is held, by a descriptor or a call.
@@ -575,7 +575,7 @@ pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
     let given = GIVEN.load(Ordering::SeqCst);
     let mut left =
         (0..end()).filter_map(Link::at).map(|link| link.identity.fd_count.get()).sum::<u64>();
-    let end = crate::table::DESCRIPTORS.end();
+    let end = crate::descriptor_tables::DESCRIPTORS.end();
     for fd in 0..end {
         // Otherwise what was counted may be others than those that are found.
         if left == 0 && GIVEN.load(Ordering::SeqCst) == given {

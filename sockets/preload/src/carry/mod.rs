@@ -100,7 +100,7 @@ use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
     call_effects, fallback_ledger, fork_refcount, memory_owner, process_exit, unlinked_calls,
 };
-use crate::{clock, table};
+use crate::{clock, descriptor_tables};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -293,7 +293,7 @@ pub(crate) fn change_set(
     if !is_here() {
         return native();
     }
-    if table::look(set).why() != Why::Free {
+    if descriptor_tables::look(set).why() != Why::Free {
         // The process that has made it does not know its members any more.
         fork_refcount::mark_escaped(set);
     }
@@ -330,7 +330,7 @@ pub(crate) fn stop() {
 pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
     if flags & call_effects::FLAGS != 0
         && memory_owner::is_this_process()
-        && table::look(fd).kind().is_stream()
+        && descriptor_tables::look(fd).kind().is_stream()
     {
         fallback_ledger::keep(fd, Why::Flag);
         fence(Ordering::SeqCst);
@@ -385,7 +385,7 @@ pub(crate) fn close(fd: c_int) {
 /// All from `first` to `last` are.
 pub(crate) fn close_range(first: u32, last: u32) {
     if is_here() {
-        table::between(first, last).for_each(kernel_fallback::close);
+        descriptor_tables::between(first, last).for_each(kernel_fallback::close);
         broker_dispatch::poll();
     }
 }

@@ -17,8 +17,8 @@ use super::{
     kernel_socket,
 };
 use crate::clock;
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::syscall_scan::Calls;
-use crate::table::{self, DESCRIPTORS};
 use crate::unlinked_calls::{self, count_one, uncount_one};
 use crate::{fallback_ledger, fork_refcount, memory_owner, observed_socket_marks, syscall_scan};
 
@@ -102,7 +102,8 @@ fn offer(fd: c_int) -> bool {
 pub(super) fn may_be(fd: c_int, entry: Entry) -> bool {
     let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
     let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
-    let is_sure = fd > STANDARD && !table::has_rings() && !memory_owner::are_fd_tables_apart();
+    let is_sure =
+        fd > STANDARD && !descriptor_tables::has_rings() && !memory_owner::are_fd_tables_apart();
     is_connected && is_alone && is_sure
 }
 

@@ -19,8 +19,8 @@ use super::{
     broker_dispatch, epoll, kernel_check, kernel_socket, published_bytes, reader_polling,
     receive_queue, wake_latency,
 };
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::mapped_memory::{Mapping, Sharing};
-use crate::table::DESCRIPTORS;
 use crate::transport::Transport;
 use crate::{clock, fork_refcount, memory_owner, unlinked_calls};
 

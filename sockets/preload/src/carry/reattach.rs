@@ -18,8 +18,8 @@ use super::epoll_membership::EpollSlot;
 use super::links::{self, Flag, Link, Memory};
 use super::{forgotten_links, offers, published_bytes, receive_queue};
 use crate::clock;
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount;
-use crate::table::DESCRIPTORS;
 
 /// How long ago the last fork has to be: a process that forks all the time does not offer all its
 /// sockets between two forks.

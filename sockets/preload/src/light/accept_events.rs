@@ -1,5 +1,5 @@
 //! Tells sets of epoll of listening sockets that have light connections. For the kernel such a
-//! socket is a member as any other; what it was told of it is in [`table::MEMBERS`].
+//! socket is a member as any other; what it was told of it is in [`descriptor_tables::MEMBERS`].
 
 use core::ffi::c_int;
 
@@ -9,16 +9,16 @@ use omniverb_connection::readiness::interest::ONE_SHOT;
 
 use super::epoll_sets;
 use super::state::State;
+use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::errno::keeping_errno;
 use crate::native;
-use crate::table::{self, DESCRIPTORS, MEMBERS};
 use crate::user_memory::UserPtrMut;
 
 impl State {
     /// A listening socket is in these sets, which are to be looked at: `false` if there are too
     /// many.
     pub(super) fn joins_sets(&mut self, fd: c_int) -> bool {
-        let (id, mut is_well) = (table::look(fd).id(), true);
+        let (id, mut is_well) = (descriptor_tables::look(fd).id(), true);
         memberships(fd, id, |member| {
             if Interest(member.events).is_one_shot() {
                 epoll_sets::has_one_shot();
@@ -32,7 +32,7 @@ impl State {
 /// What a set is told of a listening socket, by whichever of its descriptors it was put there.
 fn memberships(fd: c_int, id: u32, mut with: impl FnMut(Member)) {
     MEMBERS.of_fd(fd, id, &mut with);
-    if table::look(fd).is_duplicated() {
+    if descriptor_tables::look(fd).is_duplicated() {
         let others = DESCRIPTORS.fds_of(id).filter(|other| *other != fd);
         others.for_each(|other| MEMBERS.of_fd(other, id, &mut with));
     }

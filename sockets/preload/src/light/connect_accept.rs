@@ -37,6 +37,7 @@ use super::waiting::{deadline_after, is_over, until};
 use crate::borrowed_fd::{borrow, close_own};
 use crate::carry::broker::connection;
 use crate::clock;
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::{fails, keeping_errno};
 use crate::fork_refcount;
 use crate::library_fds;
@@ -44,7 +45,6 @@ use crate::memory_owner;
 use crate::native;
 use crate::observed_socket_marks;
 use crate::syscall_scan;
-use crate::table::{self, DESCRIPTORS};
 use crate::text_buffer::Words;
 use crate::user_memory::{UserBuffer, UserSlice, UserSliceMut};
 
@@ -135,7 +135,7 @@ pub(super) fn listens(fd: c_int) -> bool {
         false => None,
     };
     let Some(options) = options else {
-        address_ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, descriptor_tables::look(fd).id());
         return false;
     };
     let (backlog, is_six_only) = (backlog(fd), is_six && is_six_only(fd));
@@ -154,12 +154,12 @@ pub(super) fn listens(fd: c_int) -> bool {
     if is_there == Some(false) && with(|state| state.listeners.of(fd).is_some()) == Some(true) {
         keeping_errno(|| listener_notices::unlistens(fd));
         with(|state| state.leave_listener(fd));
-        address_ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, descriptor_tables::look(fd).id());
         return false;
     }
     if is_there == Some(true) && !epoll_calls::has_joined(fd) {
         with(|state| state.leave_listener(fd));
-        address_ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, descriptor_tables::look(fd).id());
         return false;
     }
     if is_there == Some(true) {
@@ -177,7 +177,7 @@ pub(super) fn listens(fd: c_int) -> bool {
 /// What a socket leaves to its connection, or to those that are accepted there. `None`: what a
 /// light connection cannot have.
 fn options(fd: c_int, how: (bool, bool)) -> Option<SocketOptions> {
-    match known_options::of(fd, table::look(fd)) {
+    match known_options::of(fd, descriptor_tables::look(fd)) {
         Options::Fresh => Some(SocketOptions::default()),
         Options::Known => slot_options::find(fd, how),
         Options::Others => None,
@@ -200,7 +200,7 @@ pub(super) fn has_changed(fd: c_int) -> bool {
         .flatten()
     });
     if changed.is_none() {
-        address_ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, descriptor_tables::look(fd).id());
     }
     changed.is_some()
 }
@@ -218,7 +218,7 @@ pub(super) fn connect(
     address: UserSlice<'_, u8>,
     closes: impl FnOnce(),
 ) -> Option<c_int> {
-    let was = table::look(fd);
+    let was = descriptor_tables::look(fd);
     let is_plain = was.kind() == Kind::Fresh && !was.is_duplicated() && !is_kernels(was.why());
     if !is_plain || !descriptors::has_room(fd) {
         return None;
@@ -296,7 +296,7 @@ pub(super) fn connect(
     if put != fd {
         return None;
     }
-    table::left(fd, was);
+    descriptor_tables::left(fd, was);
     fork_refcount::release_closed(fd);
     DESCRIPTORS.put(fd, Kind::Other);
     if !does_not_wait {
@@ -321,7 +321,7 @@ pub(super) fn again(token: Token) -> c_int {
 /// whether there are others.
 fn member_of(fd: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
     let (mut found, mut count) = (None, 0);
-    table::MEMBERS.of_fd(fd, id, |member| {
+    descriptor_tables::MEMBERS.of_fd(fd, id, |member| {
         let event = libc::epoll_event { events: member.events, u64: member.data };
         found = Some((member.set, event));
         count += 1;
@@ -483,7 +483,7 @@ fn discard(new: OwnedFd) {
 
 /// Light connections come to this descriptor, if it listens.
 pub(super) fn is_listener(fd: c_int) -> bool {
-    let entry = table::look(fd);
+    let entry = descriptor_tables::look(fd);
     if entry.kind() != Kind::Listening || address_ranges::has_left_out(fd, entry.id()) {
         return false;
     }

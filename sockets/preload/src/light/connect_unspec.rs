@@ -13,9 +13,9 @@ use super::connect_accept::is_closed_on_exec;
 use super::descriptors::{self, Token};
 use super::socket_addresses::{self, Family};
 use super::state::with;
+use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::fails;
 use crate::native;
-use crate::table::DESCRIPTORS;
 
 /// See the head of the file. One that has several descriptors, or is in a set, stays what it is.
 pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {

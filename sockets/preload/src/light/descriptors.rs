@@ -70,6 +70,6 @@ pub(super) fn put(fd: c_int, token: Option<Token>) -> Option<u32> {
 
 /// All that are for something.
 pub(super) fn each(first: u32, last: u32) -> impl Iterator<Item = c_int> {
-    let end = u32::try_from(crate::table::DESCRIPTORS.end()).unwrap_or(0);
+    let end = u32::try_from(crate::descriptor_tables::DESCRIPTORS.end()).unwrap_or(0);
     (first..=last.min(end)).filter_map(|fd| c_int::try_from(fd).ok())
 }

@@ -13,10 +13,10 @@ use super::lane_assignment::WaitTarget;
 use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
 use super::waiting::{look, sleep};
+use crate::descriptor_tables;
 use crate::errno::{errno, fails};
 use crate::memory_owner::is_single_threaded;
 use crate::native;
-use crate::table;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// Where a call tells events.
@@ -33,7 +33,7 @@ pub(super) fn change(
     token: Token,
     event: UserPtr<'_, libc::epoll_event>,
 ) -> c_int {
-    if table::look(set).kind() != Kind::Set {
+    if descriptor_tables::look(set).kind() != Kind::Set {
         return answer(Some(Err(libc::EINVAL)));
     }
     let needs_event = operation != libc::EPOLL_CTL_DEL;
@@ -47,7 +47,8 @@ pub(super) fn change(
     }
     let outcome = with(|state| {
         let at = state.slot(token).ok_or(libc::EBADF)?;
-        let place = state.sets.find_or_add(table::look(set).id()).ok_or(libc::ENOSPC)?;
+        let place =
+            state.sets.find_or_add(descriptor_tables::look(set).id()).ok_or(libc::ENOSPC)?;
         let ours = place as u16 + 1;
         let is_member = state.slots.at(at).set == ours;
         match operation {
@@ -79,7 +80,7 @@ pub(super) fn change(
 /// light connections.
 pub(super) fn changed(set: c_int, fd: c_int) -> bool {
     with(|state| {
-        let (set, listener) = (table::look(set).id(), table::look(fd).id());
+        let (set, listener) = (descriptor_tables::look(set).id(), descriptor_tables::look(fd).id());
         state.listeners.asks(listener, set);
         state.has_news = true;
         state.joins_sets(fd)
@@ -94,7 +95,7 @@ pub(super) fn has_joined(fd: c_int) -> bool {
 
 /// A set may get members that the kernel does not know, also while a thread sleeps in it.
 pub(super) fn concerns(set: c_int) -> bool {
-    table::look(set).kind() == Kind::Set
+    descriptor_tables::look(set).kind() == Kind::Set
 }
 
 impl State {
@@ -166,7 +167,7 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 /// several processes ask for that (`EPOLLEXCLUSIVE`), which it does not know of those that poll.
 fn concerns_waiter(set: c_int) -> bool {
     let is_without = || {
-        let id = table::look(set).id();
+        let id = descriptor_tables::look(set).id();
         with(|state| state.sets.find(id).is_none()).unwrap_or(false)
     };
     concerns(set) && !(is_single_threaded() && is_without())
@@ -188,7 +189,7 @@ impl<'a> LightSet<'a> {
         mask: UserPtr<'a, libc::sigset_t>,
     ) -> Option<Self> {
         events.as_const().as_slice(c_int::MAX as usize)?;
-        concerns_waiter(set).then(|| Self { set, id: table::look(set).id(), mask })
+        concerns_waiter(set).then(|| Self { set, id: descriptor_tables::look(set).id(), mask })
     }
 
     /// Takes in what has come. Some light member has something to tell.

@@ -1,7 +1,7 @@
 //! Keeps the epoll sets that have light connections, and their ready lists.
 //!
 //! For the kernel light connections are in no set. A set is known by its id, which all its
-//! descriptors share ([`crate::table`]).
+//! descriptors share ([`crate::descriptor_tables`]).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use omniverb_connection::descriptors::{Entry, PIECE};
 use omniverb_connection::light::Slot;
 
-use crate::table::{self, DESCRIPTORS};
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::table_memory::Pieces;
 
 /// An option: its level, its name, its bytes.
@@ -139,7 +139,7 @@ pub(super) fn of(fd: c_int, entry: Entry) -> Options {
 
 /// A descriptor is a duplicate of another one's.
 pub(super) fn duplicated(from: c_int, to: c_int) {
-    let id = table::look(to).id();
+    let id = descriptor_tables::look(to).id();
     let what = noted(from, id);
     if what != 0
         && let Some(word) = word(to)
@@ -159,7 +159,7 @@ pub(super) fn is_unlike(fd: c_int) {
 }
 
 fn note(fd: c_int, what: u64) {
-    let id = table::look(fd).id();
+    let id = descriptor_tables::look(fd).id();
     if let Some(word) = word(fd) {
         let more = noted(fd, id) | what;
         word.store(u64::from(id) | more, Ordering::Relaxed);

@@ -19,9 +19,9 @@ use super::descriptors::{self, Token};
 use super::epoll_sets;
 use super::lanes::{QueuedFirst, Takes, handle};
 use super::state::State;
+use crate::descriptor_tables;
 use crate::iovecs::Parts;
 use crate::shared_memory::Memory;
-use crate::table;
 
 const _: () = assert!(LANES as u32 == omniverb_connection::light::frame::LANES);
 const _: () = assert!(LANE_MAX as usize == omniverb_formats::channel::LANE);
@@ -356,7 +356,7 @@ impl State {
                     if let Some(at) = descriptors::slot(one.fd) {
                         self.awaits_one(at);
                     } else if epoll_sets::are_any() {
-                        self.awaits(WaitTarget::Members(table::look(one.fd).id()));
+                        self.awaits(WaitTarget::Members(descriptor_tables::look(one.fd).id()));
                     }
                 }
             }

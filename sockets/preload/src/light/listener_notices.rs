@@ -9,12 +9,12 @@ use super::state::{State, with};
 use crate::borrowed_fd::borrow;
 use crate::carry::broker::say;
 use crate::clock;
-use crate::table;
+use crate::descriptor_tables;
 
 /// A socket listens: by which connection the broker was told; 0: by none.
 pub(super) fn listens(fd: c_int) -> u64 {
     let file = borrow(fd);
-    let tag = table::look(fd).id().into();
+    let tag = descriptor_tables::look(fd).id().into();
     match mailbox_for(Request::Listen { tag }, &[file]) {
         true => connection(),
         false => 0,
@@ -47,7 +47,7 @@ pub(super) fn unlistens(fd: c_int) {
         let by = state.listeners.of(fd).map_or(0, |listener| listener.said);
         let is_late = state.unheard.late != 0 && state.unheard.late == connection();
         let is_said = by != 0 && by == connection() && {
-            say(Request::Unlisten { tag: table::look(fd).id().into() }, &[])
+            say(Request::Unlisten { tag: descriptor_tables::look(fd).id().into() }, &[])
         };
         // A broker that did not answer once is not waited for again.
         (is_said && !is_late).then(|| {

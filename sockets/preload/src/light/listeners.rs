@@ -7,7 +7,7 @@ use omniverb_connection::light::frame::Endpoint;
 
 use super::accept_queue::Pending;
 use super::known_options::Inherited;
-use crate::table;
+use crate::descriptor_tables;
 
 /// Budget: listening sockets that light connections come to; at others there are those of the
 /// kernel's.
@@ -27,7 +27,7 @@ struct SetReport {
 /// One of them.
 #[derive(Clone, Copy)]
 pub(super) struct Listener {
-    /// What all its descriptors are called together ([`crate::table`]); 0: none.
+    /// What all its descriptors are called together ([`crate::descriptor_tables`]); 0: none.
     pub id: u32,
     /// One of them.
     pub fd: c_int,
@@ -121,7 +121,7 @@ impl Listeners {
         if self.count == 0 || fd < 0 {
             return None;
         }
-        self.of_id(table::look(fd).id())
+        self.of_id(descriptor_tables::look(fd).id())
     }
 
     /// The one of an id.
@@ -134,7 +134,7 @@ impl Listeners {
 
     /// A new one, or the same again.
     pub(super) fn add(&mut self, fd: c_int) -> Option<&mut Listener> {
-        let id = Some(table::look(fd).id()).filter(|id| *id != 0)?;
+        let id = Some(descriptor_tables::look(fd).id()).filter(|id| *id != 0)?;
         let place = match self.all.iter().position(|one| one.id == id) {
             Some(place) => place,
             None => {

@@ -82,10 +82,10 @@ pub(crate) use waiting::is_over;
 
 use crate::borrowed_fd::borrow;
 use crate::clock;
+use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::{errno, fails, keeping_errno};
 use crate::iovecs::Parts;
 use crate::memory_owner;
-use crate::table::{self, DESCRIPTORS};
 use crate::user_memory::{UserPart, UserPtr, UserPtrMut, UserSlice};
 
 /// Budget: microseconds that calls of this process (`close`, `fork`) wait, in all, while peers say
@@ -202,7 +202,7 @@ pub(crate) fn is_unlike(fd: c_int) {
 }
 
 fn may_be_light(fd: c_int) -> bool {
-    let kind = || table::look(fd).kind();
+    let kind = || descriptor_tables::look(fd).kind();
     is_here() && matches!(kind(), Kind::Fresh | Kind::Listening)
 }
 
@@ -227,7 +227,7 @@ pub(crate) fn closes(fd: c_int) {
     keeping_errno(|| {
         let listens = || with(|state| state.listeners.of(fd).is_some()) == Some(true);
         // Another descriptor may be for the same.
-        let was = table::look(fd);
+        let was = descriptor_tables::look(fd);
         let other = match was.is_duplicated() && !is_light {
             true => DESCRIPTORS.fds_of(was.id()).find(|other| *other != fd),
             false => None,

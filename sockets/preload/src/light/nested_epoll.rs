@@ -7,7 +7,7 @@ use omniverb_connection::readiness::interest::{Interest, Next};
 
 use super::epoll_sets::SetMembership;
 use super::state::{State, with};
-use crate::table;
+use crate::descriptor_tables;
 use crate::user_memory::UserPtr;
 
 /// Sets within sets, as deep as the kernel has it (`EP_MAX_NESTS`).
@@ -24,7 +24,7 @@ pub(super) fn changed(
     inner: c_int,
     event: UserPtr<'_, libc::epoll_event>,
 ) -> bool {
-    let (outer, inner) = (table::look(set), table::look(inner));
+    let (outer, inner) = (descriptor_tables::look(set), descriptor_tables::look(inner));
     if outer.kind() != Kind::Set || inner.kind() != Kind::Set {
         return true;
     }

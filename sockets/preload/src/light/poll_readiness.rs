@@ -11,7 +11,7 @@ use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
 use super::waiting::{look, sleep};
 use super::{connect_accept, descriptors, epoll_calls, epoll_sets};
-use crate::table;
+use crate::descriptor_tables;
 use crate::transport::Transport;
 use crate::user_memory::UserPtr;
 
@@ -21,7 +21,7 @@ impl State {
         if let Some(at) = descriptors::slot(one.fd) {
             return of_connection(self.readiness(at), one.events);
         }
-        if epoll_sets::are_any() && self.has_ready(table::look(one.fd).id()) {
+        if epoll_sets::are_any() && self.has_ready(descriptor_tables::look(one.fd).id()) {
             return READABLE & one.events;
         }
         let listener = self.listeners.of(one.fd).filter(|one| one.has_some());
