@@ -13,7 +13,7 @@ use crate::carry::{File, OwnDescriptors, SendfileRequest};
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserBuffer, UserCommand, UserPtrMut, UserRequest, UserSlice};
 use crate::{
     carry, fork_refcount, library_fds, light, memory_owner, observed_socket_marks, syscall_effects,
@@ -34,17 +34,17 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 functions! {
     ov_socket(family: c_int, of: c_int, protocol: c_int) -> c_int {
         let call = Call::Made(syscall_effects::kind(family, of, protocol));
-        watched(call, || native::socket(family, of, protocol))
+        watched(call, || next_library::socket(family, of, protocol))
     }
 
     ov_socketpair(family: c_int, of: c_int, protocol: c_int, pair: *mut [c_int; 2]) -> c_int
         [pair: UserPtrMut<'_, [c_int; 2]> = (pair)]
     {
-        watched(Call::Pair(pair.as_const()), || native::socketpair(family, of, protocol, pair))
+        watched(Call::Pair(pair.as_const()), || next_library::socketpair(family, of, protocol, pair))
     }
 
     ov_listen(fd: c_int, backlog: c_int) -> c_int {
-        let result = watched(Call::Listen(fd), || native::listen(fd, backlog));
+        let result = watched(Call::Listen(fd), || next_library::listen(fd, backlog));
         if result == 0 {
             light::listens(fd);
         }
@@ -59,7 +59,7 @@ functions! {
             return result;
         }
         carry::leave(fd);
-        let made = watched(Call::Connect(fd), || native::connect(fd, address));
+        let made = watched(Call::Connect(fd), || next_library::connect(fd, address));
         if made == 0 && observed_socket_marks::is_wanted(fd) {
             // The program may be done with it soon.
             keeping_errno(|| carry::offers(fd));
@@ -74,7 +74,7 @@ functions! {
         if light::is_listener(fd) {
             return accept_light(fd, address, 0);
         }
-        watched(Call::Accept(fd), || native::accept(fd, address))
+        watched(Call::Accept(fd), || next_library::accept(fd, address))
     }
 
     ov_accept4(fd: c_int, address: *mut u8, length: *mut u32, flags: c_int) -> c_int
@@ -84,7 +84,7 @@ functions! {
         if light::is_listener(fd) {
             return accept_light(fd, address, flags);
         }
-        watched(Call::Accept(fd), || native::accept4(fd, address, flags))
+        watched(Call::Accept(fd), || next_library::accept4(fd, address, flags))
     }
 
     ov_shutdown(fd: c_int, how: c_int) -> c_int {
@@ -92,7 +92,7 @@ functions! {
             return light::shut(fd, how);
         }
         carry::shutdown(fd, how);
-        let done = watched(Call::Shutdown(fd), || native::shutdown(fd, how));
+        let done = watched(Call::Shutdown(fd), || next_library::shutdown(fd, how));
         if done == 0 && how != libc::SHUT_WR {
             light::stops_listening(fd);
         }
@@ -117,7 +117,7 @@ functions! {
             carry::leave_unread_here(fd);
         }
         let call = Call::Option { fd, level, name };
-        let set = watched(call, || native::setsockopt(fd, level, name, value));
+        let set = watched(call, || next_library::setsockopt(fd, level, name, value));
         if set == 0
             && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
             && let Some(number) = value.array(0)
@@ -135,7 +135,7 @@ functions! {
     {
         match light::token_of(fd) {
             Some(at) => light::name(at, light::ConnectionEnd::Own, address),
-            None => native::getsockname(fd, address),
+            None => next_library::getsockname(fd, address),
         }
     }
 
@@ -144,7 +144,7 @@ functions! {
     {
         match light::token_of(fd) {
             Some(at) => light::name(at, light::ConnectionEnd::Peers, address),
-            None => native::getpeername(fd, address),
+            None => next_library::getpeername(fd, address),
         }
     }
 
@@ -161,7 +161,7 @@ functions! {
             Some(begin) => File::of(from, begin, count),
             None => SendfileRequest::Other,
         };
-        let native = || native::sendfile(to, from, offset, count);
+        let native = || next_library::sendfile(to, from, offset, count);
         match asked {
             SendfileRequest::Part(file) => return send_part(to, offset, file, native),
             SendfileRequest::Unknown => return carry::send_file(to, None, native),
@@ -176,7 +176,7 @@ functions! {
     ov_fork() -> c_int {
         light::forks();
         let forking = carry::before_fork();
-        let child = native::fork();
+        let child = next_library::fork();
         carry::after_fork(forking, child, own_descriptors());
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
@@ -188,7 +188,7 @@ functions! {
     ov_raw_fork() -> c_int {
         light::forks();
         let forking = carry::before_fork();
-        let child = native::raw_fork();
+        let child = next_library::raw_fork();
         carry::after_fork(forking, child, own_descriptors());
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
@@ -203,7 +203,7 @@ functions! {
         }
         carry::close(fd);
         light::closes(fd);
-        watched(Call::Close(fd), || native::close(fd))
+        watched(Call::Close(fd), || next_library::close(fd))
     }
 
     ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
@@ -217,14 +217,14 @@ functions! {
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
         if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_this_process() {
-            native::closefrom(first);
+            next_library::closefrom(first);
             call.after(call_effects::PriorState::default(), 0);
             return;
         }
         library_fds::between(begin, u32::MAX, |first, last| {
             // Where the kernel has no such call, what is ours goes with the rest.
-            if native::close_range(first, last, 0) != 0 {
-                native::closefrom(first as c_int);
+            if next_library::close_range(first, last, 0) != 0 {
+                next_library::closefrom(first as c_int);
             }
         });
         call.after(call_effects::PriorState::default(), 0);
@@ -235,7 +235,7 @@ functions! {
             return nothing_there();
         }
         carry::duplicate(fd, None);
-        let new = watched(Call::Dup(fd), || native::dup(fd));
+        let new = watched(Call::Dup(fd), || next_library::dup(fd));
         carry::duplicate(fd, Some(new));
         light::duplicated(fd, new);
         new
@@ -246,20 +246,20 @@ functions! {
             return nothing_there();
         }
         put(from, to, || {
-            watched(Call::DupTo { from, to }, || native::dup2(from, to))
+            watched(Call::DupTo { from, to }, || next_library::dup2(from, to))
         })
     }
 
     ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         if flags & !libc::O_CLOEXEC != 0 && light::is_on() {
             // The kernel refuses it, and closes nothing.
-            return native::dup3(from, to, flags);
+            return next_library::dup3(from, to, flags);
         }
         if makes_way(from, to) {
             return nothing_there();
         }
         put(from, to, || {
-            watched(Call::DupTo { from, to }, || native::dup3(from, to, flags))
+            watched(Call::DupTo { from, to }, || next_library::dup3(from, to, flags))
         })
     }
 
@@ -283,7 +283,7 @@ functions! {
             carry::leave(fd);
         }
         let call = Call::Control { fd, command, argument };
-        let result = watched(call, || native::fcntl(fd, given));
+        let result = watched(call, || next_library::fcntl(fd, given));
         if is_duplicate {
             carry::duplicate(fd, Some(result));
             light::duplicated(fd, result);
@@ -304,7 +304,7 @@ functions! {
             carry::leave(fd);
         }
         let call = Call::Request { fd, request };
-        let native = || watched(call, || native::ioctl(fd, given));
+        let native = || watched(call, || next_library::ioctl(fd, given));
         if let Some(count) = given.number().filter(|_| request == libc::FIONREAD) {
             return carry::queued(fd, count, native);
         }
@@ -316,11 +316,11 @@ functions! {
     }
 
     ov_epoll_create(size: c_int) -> c_int {
-        watched(Call::Made(Kind::Set), || native::epoll_create(size))
+        watched(Call::Made(Kind::Set), || next_library::epoll_create(size))
     }
 
     ov_epoll_create1(flags: c_int) -> c_int {
-        watched(Call::Made(Kind::Set), || native::epoll_create1(flags))
+        watched(Call::Made(Kind::Set), || next_library::epoll_create1(flags))
     }
 
     ov_epoll_ctl(
@@ -336,7 +336,7 @@ functions! {
         }
         let change = |operation| {
             let call = Call::Member { set, operation, fd, event: event.as_const() };
-            watched(call, || native::epoll_ctl(set, operation, fd, event))
+            watched(call, || next_library::epoll_ctl(set, operation, fd, event))
         };
         let given = event.as_const();
         let result = carry::change_set(set, operation, fd, given, || change(operation));
@@ -360,12 +360,12 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     }
     let call = Call::CloseRange { first, last, flags };
     if !library_fds::is_among(first, last) || !memory_owner::is_this_process() {
-        return watched(call, || native::close_range(first, last, flags));
+        return watched(call, || next_library::close_range(first, last, flags));
     }
     watched(call, || {
         let mut result = 0;
         library_fds::between(first, last, |first, last| {
-            result |= native::close_range(first, last, flags);
+            result |= next_library::close_range(first, last, flags);
         });
         result
     })
@@ -374,7 +374,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
 /// Accepts where light connections come to, or the kernel's.
 fn accept_light(fd: c_int, address: UserBuffer<'_>, flags: c_int) -> c_int {
     light::accept(fd, address, flags, || {
-        let new = watched(Call::Accept(fd), || native::accept4(fd, address, flags));
+        let new = watched(Call::Accept(fd), || next_library::accept4(fd, address, flags));
         if new >= 0 && light::has_come_from_afar(new) {
             keeping_errno(|| observed_socket_marks::accepted(new, carry::offers));
         }

@@ -15,7 +15,7 @@ use crate::fork_refcount;
 use crate::hook_macros::watched;
 use crate::iovecs::{IOV_MAX, Parts};
 use crate::light::{self, message_lists};
-use crate::native;
+use crate::next_library;
 use crate::readiness::select::select;
 use crate::readiness::{self, epoll};
 use crate::transport_choice;
@@ -38,19 +38,19 @@ functions! {
         [bytes: UserSliceMut<'_, u8> = (bytes, length)]
     {
         // The program is ended for that.
-        if length > room { native::read_chk(fd, bytes, room) } else { read(fd, bytes) }
+        if length > room { next_library::read_chk(fd, bytes, room) } else { read(fd, bytes) }
     }
 
     ov_readv(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
         [parts: UserSlice<'_, UserPart<'_>> = (parts, count)]
     {
         if !parts.is_readable(IOV_MAX) {
-            return unreadable(fd, || native::readv(fd, parts));
+            return unreadable(fd, || next_library::readv(fd, parts));
         }
         if let Some(said) = message_lists::vector(fd, parts) {
             return said;
         }
-        transport_choice::receive(fd, || Parts::of(parts), 0, || native::readv(fd, parts))
+        transport_choice::receive(fd, || Parts::of(parts), 0, || next_library::readv(fd, parts))
     }
 
     ov_recv(fd: c_int, bytes: *mut u8, length: usize, flags: c_int) -> isize
@@ -64,7 +64,7 @@ functions! {
     {
         // As above.
         if length > room {
-            native::recv_chk(fd, bytes, room, flags)
+            next_library::recv_chk(fd, bytes, room, flags)
         } else {
             recv(fd, bytes, flags)
         }
@@ -102,7 +102,7 @@ functions! {
     {
         // As above.
         if length > room {
-            native::recvfrom_chk(fd, bytes, room, flags, from)
+            next_library::recvfrom_chk(fd, bytes, room, flags, from)
         } else {
             recvfrom(fd, bytes, flags, from)
         }
@@ -127,7 +127,7 @@ functions! {
         ]
     {
         if !messages.is_readable(MESSAGES) {
-            return unreadable(fd, || native::recvmmsg(fd, messages, flags, timeout) as isize)
+            return unreadable(fd, || next_library::recvmmsg(fd, messages, flags, timeout) as isize)
                 as c_int;
         }
         let each = |message: UserMessageMut<'_>, flags| recvmsg(fd, message, flags);
@@ -138,7 +138,7 @@ functions! {
         carry::leave(fd);
         carry::may_sleep();
         let call = Call::ReceiveMany(messages);
-        watched(call, || native::recvmmsg(fd, messages, flags, timeout))
+        watched(call, || next_library::recvmmsg(fd, messages, flags, timeout))
     }
 
     ov_write(fd: c_int, bytes: *const u8, length: usize) -> isize
@@ -148,19 +148,19 @@ functions! {
             return sent;
         }
         let parts = [UserPart::of(bytes)];
-        transport_choice::send(fd, || Parts::new(&parts), 0, || native::write(fd, bytes))
+        transport_choice::send(fd, || Parts::new(&parts), 0, || next_library::write(fd, bytes))
     }
 
     ov_writev(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
         [parts: UserSlice<'_, UserPart<'_>> = (parts, count)]
     {
         if !parts.is_readable(IOV_MAX) {
-            return unreadable(fd, || native::writev(fd, parts));
+            return unreadable(fd, || next_library::writev(fd, parts));
         }
         if let Some(said) = message_lists::vector(fd, parts) {
             return said;
         }
-        transport_choice::send(fd, || Parts::of(parts), 0, || native::writev(fd, parts))
+        transport_choice::send(fd, || Parts::of(parts), 0, || next_library::writev(fd, parts))
     }
 
     ov_send(fd: c_int, bytes: *const u8, length: usize, flags: c_int) -> isize
@@ -171,7 +171,7 @@ functions! {
         }
         let parts = [UserPart::of(bytes)];
         let parts = || Parts::new(&parts);
-        let sent = transport_choice::send(fd, parts, flags, || native::send(fd, bytes, flags));
+        let sent = transport_choice::send(fd, parts, flags, || next_library::send(fd, bytes, flags));
         flagged(fd, flags, sent)
     }
 
@@ -196,7 +196,7 @@ functions! {
         let parts = [UserPart::of(bytes)];
         let is_plain = to.is_null() || is_no_matter(address_length);
         let parts = || if is_plain { Parts::new(&parts) } else { None };
-        let sent = transport_choice::send(fd, parts, flags, || native::sendto(fd, bytes, flags, to));
+        let sent = transport_choice::send(fd, parts, flags, || next_library::sendto(fd, bytes, flags, to));
         flagged(fd, flags, sent)
     }
 
@@ -210,7 +210,7 @@ functions! {
         [messages: UserMessages<'_> = (messages, count)]
     {
         if !messages.is_readable(MESSAGES) {
-            return unreadable(fd, || native::sendmmsg(fd, messages, flags) as isize) as c_int;
+            return unreadable(fd, || next_library::sendmmsg(fd, messages, flags) as isize) as c_int;
         }
         let each = |message: UserMessageMut<'_>| sendmsg(fd, message.as_const(), flags);
         if let Some(sent) = message_lists::send_many(fd, messages, each) {
@@ -224,7 +224,7 @@ functions! {
                 .for_each(|index| carry::pass(messages.get(index).as_const()));
         }
         let call = Call::SendMany { fd, messages, flags };
-        watched(call, || native::sendmmsg(fd, messages, flags))
+        watched(call, || next_library::sendmmsg(fd, messages, flags))
     }
 
     ov_getsockopt(
@@ -243,7 +243,7 @@ functions! {
             (libc::SOL_SOCKET, libc::SO_ERROR) => carry::take_error(fd),
             _ => None,
         };
-        let result = native::getsockopt(fd, level, name, value);
+        let result = next_library::getsockopt(fd, level, name, value);
         if let Some(error) = error
             && result == 0
         {
@@ -262,7 +262,7 @@ functions! {
         [all: UserSliceMut<'_, libc::pollfd> = (all, count)]
     {
         // The program is ended for that.
-        if is_longer(all, room) { native::poll_chk(all, timeout, room) } else { poll(all, timeout) }
+        if is_longer(all, room) { next_library::poll_chk(all, timeout, room) } else { poll(all, timeout) }
     }
 
     ov_ppoll(
@@ -295,7 +295,7 @@ functions! {
     {
         // As above.
         if is_longer(all, room) {
-            native::ppoll_chk(all, timeout, mask, room)
+            next_library::ppoll_chk(all, timeout, mask, room)
         } else {
             ppoll(all, timeout, mask)
         }
@@ -314,7 +314,7 @@ functions! {
         ]
     {
         let wait = || clock::timeout_of_timeval(timeout.as_const());
-        select(sets, wait, Some(timeout), UserPtr::NULL, || native::select(sets, timeout))
+        select(sets, wait, Some(timeout), UserPtr::NULL, || next_library::select(sets, timeout))
     }
 
     ov_pselect(
@@ -332,7 +332,7 @@ functions! {
         ]
     {
         let wait = || clock::timeout_of(timeout);
-        select(sets, wait, None, mask, || native::pselect(sets, timeout, mask))
+        select(sets, wait, None, mask, || next_library::pselect(sets, timeout, mask))
     }
 
     ov_epoll_wait(
@@ -345,7 +345,7 @@ functions! {
     {
         let how = (Some(Timeout::of_milliseconds(timeout)), UserPtr::NULL);
         epoll::wait(set, events, how, |events, limit| {
-            native::epoll_wait(set, events, limit.map_or(timeout, Timeout::milliseconds))
+            next_library::epoll_wait(set, events, limit.map_or(timeout, Timeout::milliseconds))
         })
     }
 
@@ -363,7 +363,7 @@ functions! {
     {
         let how = (Some(Timeout::of_milliseconds(timeout)), mask);
         epoll::wait(set, events, how, |events, limit| {
-            native::epoll_pwait(set, events, limit.map_or(timeout, Timeout::milliseconds), mask)
+            next_library::epoll_pwait(set, events, limit.map_or(timeout, Timeout::milliseconds), mask)
         })
     }
 
@@ -391,7 +391,7 @@ functions! {
                 None => timeout,
                 Some(_) => left.as_ref().map_or(UserPtr::NULL, UserPtr::of),
             };
-            native::epoll_pwait2(set, events, time, mask)
+            next_library::epoll_pwait2(set, events, time, mask)
         })
     }
 }
@@ -406,7 +406,7 @@ fn read(fd: c_int, bytes: UserSliceMut<'_, u8>) -> isize {
         return 0;
     }
     let parts = [UserPart::of(bytes.as_const())];
-    transport_choice::receive(fd, || Parts::new(&parts), 0, || native::read(fd, bytes))
+    transport_choice::receive(fd, || Parts::new(&parts), 0, || next_library::read(fd, bytes))
 }
 
 #[inline(always)]
@@ -418,7 +418,12 @@ fn recv(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int) -> isize {
         return got;
     }
     let parts = [UserPart::of(room_for(fd, bytes, flags))];
-    transport_choice::receive(fd, || Parts::new(&parts), flags, || native::recv(fd, bytes, flags))
+    transport_choice::receive(
+        fd,
+        || Parts::new(&parts),
+        flags,
+        || next_library::recv(fd, bytes, flags),
+    )
 }
 
 #[inline(always)]
@@ -436,7 +441,7 @@ fn recvfrom(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int, from: UserBuff
             || Parts::new(&parts),
             flags,
             || {
-                let got = native::recvfrom(fd, bytes, flags, from);
+                let got = next_library::recvfrom(fd, bytes, flags, from);
                 is_kernels.set(got >= 0);
                 got
             },
@@ -452,7 +457,7 @@ fn recvfrom(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int, from: UserBuff
 fn recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize {
     let asked = message.as_const();
     if !asked.is_readable(IOV_MAX) {
-        return unreadable(fd, || native::recvmsg(fd, message, flags));
+        return unreadable(fd, || next_library::recvmsg(fd, message, flags));
     }
     if let Some(said) = message_lists::message(fd, asked) {
         return said;
@@ -463,7 +468,7 @@ fn recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize {
         if flags & libc::MSG_TRUNC != 0 { message_lists::length(asked.parts()) } else { 0 };
     let native = || {
         let call = Call::Receive(asked);
-        let got = watched(call, || native::recvmsg(fd, message, flags) as i64);
+        let got = watched(call, || next_library::recvmsg(fd, message, flags) as i64);
         is_kernels.set(got >= 0);
         got as isize
     };
@@ -478,7 +483,7 @@ fn recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize {
 
 fn sendmsg(fd: c_int, message: UserMessage<'_>, flags: c_int) -> isize {
     if !message.is_readable(IOV_MAX) {
-        return unreadable(fd, || native::sendmsg(fd, message, flags));
+        return unreadable(fd, || next_library::sendmsg(fd, message, flags));
     }
     if let Some(said) = message_lists::message(fd, message) {
         return said;
@@ -493,14 +498,14 @@ fn sendmsg(fd: c_int, message: UserMessage<'_>, flags: c_int) -> isize {
         carry::pass(message);
     }
     transport_choice::send(fd, parts, flags, || {
-        watched(call, || native::sendmsg(fd, message, flags) as i64) as isize
+        watched(call, || next_library::sendmsg(fd, message, flags) as i64) as isize
     })
 }
 
 #[inline(always)]
 fn poll(all: UserSliceMut<'_, libc::pollfd>, timeout: c_int) -> c_int {
     let wait = || Some(Timeout::of_milliseconds(timeout));
-    readiness::poll::poll(all, wait, UserPtr::NULL, || native::poll(all, timeout))
+    readiness::poll::poll(all, wait, UserPtr::NULL, || next_library::poll(all, timeout))
 }
 
 #[inline(always)]
@@ -510,7 +515,7 @@ fn ppoll(
     mask: UserPtr<'_, libc::sigset_t>,
 ) -> c_int {
     let wait = || clock::timeout_of(timeout);
-    readiness::poll::poll(all, wait, mask, || native::ppoll(all, timeout, mask))
+    readiness::poll::poll(all, wait, mask, || next_library::ppoll(all, timeout, mask))
 }
 
 /// A call of a message or list that cannot be read: the kernel says so, or we of what it does not

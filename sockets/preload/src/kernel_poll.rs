@@ -10,7 +10,7 @@ use libc::{pollfd, sigset_t, timespec};
 use rustix::process::{Resource, getrlimit};
 
 use crate::errno::errno;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// The `ppoll` that has just failed was refused for the length of its list.
@@ -34,7 +34,7 @@ pub(crate) fn poll_in_parts(
     static ZERO: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
     let mut found = 0;
     for part in all.chunks_mut(limit().max(1)) {
-        let got = native::ppoll(UserSliceMut::of(part), UserPtr::of(&ZERO), UserPtr::NULL);
+        let got = next_library::ppoll(UserSliceMut::of(part), UserPtr::of(&ZERO), UserPtr::NULL);
         if got < 0 {
             return got;
         }
@@ -43,5 +43,5 @@ pub(crate) fn poll_in_parts(
     if found != 0 {
         return found;
     }
-    native::ppoll(UserSliceMut::of(&mut []), UserPtr::of(pause), mask)
+    next_library::ppoll(UserSliceMut::of(&mut []), UserPtr::of(pause), mask)
 }

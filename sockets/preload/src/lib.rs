@@ -63,7 +63,7 @@ mod light;
 mod look_history;
 mod mapped_memory;
 mod memory_owner;
-mod native;
+mod next_library;
 mod nontemporal;
 mod observed_socket_marks;
 mod process_exit;

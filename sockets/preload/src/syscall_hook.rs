@@ -14,7 +14,7 @@ use crate::io_hooks::{
     ov_read, ov_readv, ov_recvfrom, ov_recvmmsg, ov_recvmsg, ov_select, ov_sendmmsg, ov_sendmsg,
     ov_sendto, ov_write, ov_writev,
 };
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserPart, UserPtr, UserSystemCall};
 use crate::{carry, light, syscall_effects};
 
@@ -46,8 +46,8 @@ functions! {
             _ => {}
         }
         let result = match syscall_effects::call(given) {
-            Some(call) => watched(call, || native::syscall(given)),
-            None => native::syscall(given),
+            Some(call) => watched(call, || next_library::syscall(given)),
+            None => next_library::syscall(given),
         };
         if is_counted {
             carry::uncount();

@@ -16,7 +16,7 @@ use super::kernel_socket::{self, Information};
 use super::links::{Flag, Link};
 use super::{connection_watch, published_bytes};
 use crate::clock;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::UserSliceMut;
 
 /// What was seen.
@@ -76,7 +76,7 @@ pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
     link.glance.looked.set(began);
     let mut one = [libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 }];
     // It may be left: nothing is held here.
-    kernel_socket::keeping_errno(|| native::poll(UserSliceMut::of(&mut one), 0));
+    kernel_socket::keeping_errno(|| next_library::poll(UserSliceMut::of(&mut one), 0));
     let [one] = one;
     let events = PollFlags::from_bits_retain(one.revents as u16);
     if kernel_socket::cookie(fd) != Some(link.identity.cookie.get()) {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use crate::borrowed_fd::borrow;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserBuffer, UserRequest, UserSlice};
 
 /// Offsets in `struct tcp_info`.
@@ -36,7 +36,7 @@ impl Information {
         let mut length = 0;
         let to = UserBuffer::of(&mut bytes, &mut length);
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-        let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
+        let got = keeping_errno(|| next_library::getsockopt(fd, level, name, to));
         (got == 0 && length as usize >= INFORMATION).then_some(Self(bytes))
     }
 
@@ -80,7 +80,7 @@ impl Information {
 fn count(fd: c_int, request: u64) -> Option<usize> {
     let mut value: c_int = 0;
     let request = UserRequest::for_number(request, &mut value);
-    let got = keeping_errno(|| native::ioctl(fd, request));
+    let got = keeping_errno(|| next_library::ioctl(fd, request));
     usize::try_from(value).ok().filter(|_| got == 0)
 }
 
@@ -99,7 +99,7 @@ const MEMORY_WORDS: usize = 9;
 pub(super) fn room(fd: c_int) -> usize {
     let (mut words, mut length) = ([[0; size_of::<u32>()]; MEMORY_WORDS], 0);
     let to = UserBuffer::of(words.as_flattened_mut(), &mut length);
-    let got = keeping_errno(|| native::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, to));
+    let got = keeping_errno(|| next_library::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, to));
     let is_told = got == 0 && length as usize > SEND_QUEUED * size_of::<u32>();
     let [buffer, queued] = [SEND_BUFFER, SEND_QUEUED].map(|at| u32::from_ne_bytes(words[at]));
     let room = buffer.saturating_sub(queued);
@@ -112,7 +112,7 @@ pub(super) fn room(fd: c_int) -> usize {
 pub(super) fn acknowledge(fd: c_int) {
     let yes: c_int = 1;
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_QUICKACK);
-    keeping_errno(|| native::setsockopt(fd, level, name, UserSlice::of(&yes.to_ne_bytes())));
+    keeping_errno(|| next_library::setsockopt(fd, level, name, UserSlice::of(&yes.to_ne_bytes())));
 }
 
 /// It is one of those that descriptors travel by.
@@ -150,7 +150,7 @@ pub(super) fn send_buffer(fd: c_int) -> usize {
 pub(super) fn low_water(fd: c_int) -> c_int {
     let (mut value, mut length) = ([0; size_of::<c_int>()], 0);
     let to = UserBuffer::of(&mut value, &mut length);
-    keeping_errno(|| native::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, to));
+    keeping_errno(|| next_library::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, to));
     c_int::from_ne_bytes(value)
 }
 
@@ -218,5 +218,5 @@ pub(super) fn close_will_reset(fd: c_int) {
     // A `linger`: on, and for no time.
     let linger = [1, 0].map(c_int::to_ne_bytes);
     let linger = UserSlice::of(linger.as_flattened());
-    keeping_errno(|| native::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger));
+    keeping_errno(|| next_library::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger));
 }

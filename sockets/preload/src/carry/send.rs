@@ -22,7 +22,7 @@ use super::writer_lock::{lock, try_lock, unlock};
 use super::{broker, forgotten_links, kernel_socket, unread_links, wake_latency};
 use crate::clock;
 use crate::iovecs::Parts;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::UserSliceMut;
 
 /// The fewest bytes that the kernel has to have room for.
@@ -285,7 +285,7 @@ fn by_kernel(
         let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
         let limit = until.map_or(-1, |until| until.saturating_sub(now) as c_int);
         // Nothing is held that leaving it would keep.
-        match native::poll(UserSliceMut::of(&mut one), limit) {
+        match next_library::poll(UserSliceMut::of(&mut one), limit) {
             ..0 => return -1,
             0 => {
                 kernel_socket::set_errno(libc::EAGAIN);

@@ -13,7 +13,7 @@ use super::links::{Link, Memory};
 use super::published_bytes;
 use crate::borrowed_fd::borrow;
 use crate::iovecs::Parts;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::UserPtrMut;
 
 /// The kernel sends no more by one call (sendfile(2)).
@@ -61,7 +61,9 @@ impl Source for Parts<'_> {
     }
 
     fn send_rest(&self, fd: c_int, skip: usize, flags: c_int) -> isize {
-        self.lend_rest(skip, usize::MAX, |message| native::sendmsg(fd, message.as_const(), flags))
+        self.lend_rest(skip, usize::MAX, |message| {
+            next_library::sendmsg(fd, message.as_const(), flags)
+        })
     }
 }
 
@@ -137,7 +139,7 @@ impl Source for File {
     fn send_rest(&self, fd: c_int, skip: usize, _: c_int) -> isize {
         let mut offset = self.offset + skip as i64;
         published_bytes::flush_before(fd, 0);
-        native::sendfile(fd, self.fd, UserPtrMut::of(&mut offset), self.length - skip)
+        next_library::sendfile(fd, self.fd, UserPtrMut::of(&mut offset), self.length - skip)
     }
 }
 

@@ -11,7 +11,7 @@ use super::epoll_sets;
 use super::state::State;
 use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::errno::keeping_errno;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::UserPtrMut;
 
 impl State {
@@ -42,7 +42,8 @@ fn memberships(fd: c_int, id: u32, mut with: impl FnMut(Member)) {
 fn disarm(set: c_int, member: Member) {
     let mut event = libc::epoll_event { events: ONE_SHOT, u64: member.data };
     let event = UserPtrMut::of(&mut event);
-    let done = keeping_errno(|| native::epoll_ctl(set, libc::EPOLL_CTL_MOD, member.fd, event));
+    let done =
+        keeping_errno(|| next_library::epoll_ctl(set, libc::EPOLL_CTL_MOD, member.fd, event));
     if done == 0 {
         MEMBERS.modify(Member { events: ONE_SHOT, ..member });
     }

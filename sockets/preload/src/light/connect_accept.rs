@@ -42,7 +42,7 @@ use crate::errno::{fails, keeping_errno};
 use crate::fork_refcount;
 use crate::library_fds;
 use crate::memory_owner;
-use crate::native;
+use crate::next_library;
 use crate::observed_socket_marks;
 use crate::syscall_scan;
 use crate::text_buffer::Words;
@@ -90,7 +90,7 @@ fn placeholder() -> Option<c_int> {
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
     let (mut value, mut length) = ([0; 16], 0);
     let to = UserBuffer::of(&mut value, &mut length);
-    let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
+    let got = keeping_errno(|| next_library::getsockopt(fd, level, name, to));
     let [first, second] = *value.as_chunks::<8>().0 else { return None };
     (got == 0).then_some([first, second].map(i64::from_ne_bytes))
 }
@@ -107,7 +107,7 @@ fn backlog(fd: c_int) -> u32 {
     let (mut info, mut length) = ([0; SACKED + 4], 0);
     let to = UserBuffer::of(&mut info, &mut length);
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-    let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
+    let got = keeping_errno(|| next_library::getsockopt(fd, level, name, to));
     match info.last_chunk() {
         Some(said) if got == 0 => u32::from_ne_bytes(*said),
         _ => BACKLOG,
@@ -271,7 +271,7 @@ pub(super) fn connect(
     })??;
     closes();
     let cloexec = if is_closed_on_exec { libc::O_CLOEXEC } else { 0 };
-    let put = native::dup3(placeholder, fd, cloexec);
+    let put = next_library::dup3(placeholder, fd, cloexec);
     with(|state| {
         if put != fd {
             return state.close(at);
@@ -583,5 +583,5 @@ fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
 /// The kernel has something for this descriptor.
 fn is_readable(fd: c_int) -> bool {
     let mut one = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-    keeping_errno(|| native::poll(UserSliceMut::of(&mut one), 0)) > 0
+    keeping_errno(|| next_library::poll(UserSliceMut::of(&mut one), 0)) > 0
 }

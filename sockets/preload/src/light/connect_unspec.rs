@@ -15,7 +15,7 @@ use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::fails;
-use crate::native;
+use crate::next_library;
 
 /// See the head of the file. One that has several descriptors, or is in a set, stays what it is.
 pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
@@ -36,7 +36,7 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
         }
         let how = if does_not_wait { OFlags::RDWR | OFlags::NONBLOCK } else { OFlags::RDWR };
         _ = fcntl_setfl(&socket, how);
-        if native::dup3(socket.as_raw_fd(), fd, cloexec) != fd {
+        if next_library::dup3(socket.as_raw_fd(), fd, cloexec) != fd {
             return Err(libc::EAFNOSUPPORT);
         }
         descriptors::put(fd, None);

@@ -16,7 +16,7 @@ use super::waiting::{look, sleep};
 use crate::descriptor_tables;
 use crate::errno::{errno, fails};
 use crate::memory_owner::is_single_threaded;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// Where a call tells events.
@@ -265,8 +265,8 @@ impl<'a> LightSet<'a> {
         let (told, rest) = events.split_at_mut(count);
         let to = UserSliceMut::of(rest);
         let got = match mask.is_null() || count > 0 {
-            true => native::epoll_wait(set, to, 0),
-            false => native::epoll_pwait(set, to, 0, mask),
+            true => next_library::epoll_wait(set, to, 0),
+            false => next_library::epoll_pwait(set, to, 0, mask),
         };
         let Ok(got) = usize::try_from(got) else { return Err(errno()) };
         let mut kept = 0;

@@ -21,7 +21,7 @@ use super::socket_addresses::Family;
 use crate::borrowed_fd::borrow;
 use crate::errno::{errno, keeping_errno};
 use crate::library_fds;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserBuffer, UserSlice};
 
 /// Budget: combinations of options that connections of a process have at a time.
@@ -162,7 +162,7 @@ pub(super) fn set(socket: BorrowedFd<'_>, value: &Value) -> Result<(), c_int> {
     let bytes = &value.bytes[..(value.length as usize).min(VALUE_MAX)];
     let fd = socket.as_raw_fd();
     keeping_errno(|| {
-        let done = native::setsockopt(fd, value.level, value.name, UserSlice::of(bytes));
+        let done = next_library::setsockopt(fd, value.level, value.name, UserSlice::of(bytes));
         if done == 0 { Ok(()) } else { Err(errno()) }
     })
 }
@@ -172,7 +172,7 @@ pub(super) fn get(fd: c_int, level: c_int, name: c_int, bytes: usize) -> Option<
     let mut value = Value { level, name, ..NOTHING };
     let mut length = 0;
     let to = UserBuffer::of(&mut value.bytes[..bytes.min(VALUE_MAX)], &mut length);
-    let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
+    let got = keeping_errno(|| next_library::getsockopt(fd, level, name, to));
     value.length = length;
     (got == 0).then_some(value)
 }

@@ -13,7 +13,7 @@ use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::borrowed_fd::borrow;
 use crate::errno::fails;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{Length, UserBuffer, UserRequest, UserSlice};
 
 /// States of a connection, in `TCP_INFO` (`include/net/tcp_states.h`).
@@ -81,7 +81,7 @@ pub(crate) fn get(token: Token, (level, name): (c_int, c_int), value: UserBuffer
             give(value, limit.map(i64::to_ne_bytes).as_flattened())
         }
         Some(OptionValue::Kernels(Ok(socket), tcp_state)) => {
-            let got = native::getsockopt(socket, level, name, value);
+            let got = next_library::getsockopt(socket, level, name, value);
             if got == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
                 value.put(&[tcp_state]);
             }
@@ -240,7 +240,7 @@ pub(crate) fn request(fd: c_int, token: Token, given: UserRequest<'_>) -> c_int 
 fn elsewhere(token: Token, given: UserRequest<'_>) -> c_int {
     let socket = with(|state| state.slot(token).map(|at| state.options_of(at))).flatten();
     match socket {
-        Some(Ok(socket)) => native::ioctl(socket, given),
+        Some(Ok(socket)) => next_library::ioctl(socket, given),
         Some(Err(_)) => fails(libc::ENOTTY),
         None => fails(libc::EBADF),
     }

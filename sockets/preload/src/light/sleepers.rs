@@ -19,7 +19,7 @@ use super::state::{State, with};
 use crate::clock;
 use crate::kernel_poll;
 use crate::library_fds;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
@@ -186,7 +186,7 @@ impl Sleeper {
             tv_nsec: (left % NANOSECONDS) as i64,
         });
         let limit = limit.as_ref().map_or(UserPtr::NULL, UserPtr::of);
-        let found = native::ppoll(UserSliceMut::of(all), limit, mask);
+        let found = next_library::ppoll(UserSliceMut::of(all), limit, mask);
         if found >= 0 || !kernel_poll::is_too_long(all.len()) {
             return found;
         }

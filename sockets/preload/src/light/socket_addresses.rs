@@ -7,7 +7,7 @@ use omniverb_connection::light::Slot;
 use omniverb_connection::light::frame::Endpoint;
 
 use crate::errno::keeping_errno;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{Length, UserBuffer, UserSlice};
 
 /// Bytes of `struct sockaddr_in`, and of `struct sockaddr_in6`.
@@ -79,12 +79,12 @@ pub(super) fn to_std(name: &Endpoint, family: Family) -> SocketAddr {
 
 /// What the kernel's socket of a descriptor is bound to.
 pub(super) fn of_socket(fd: c_int) -> Option<(Endpoint, bool)> {
-    asked(|to| native::getsockname(fd, to))
+    asked(|to| next_library::getsockname(fd, to))
 }
 
 /// What it is connected with.
 pub(super) fn of_peer(fd: c_int) -> Option<(Endpoint, bool)> {
-    asked(|to| native::getpeername(fd, to))
+    asked(|to| next_library::getpeername(fd, to))
 }
 
 /// What the kernel says of a socket.

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::fcntl_getfd;
 
 use crate::borrowed_fd::borrow;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserFdSets, UserPtrMut};
 
 /// Words of a set that has one descriptor more than the C library's.
@@ -36,7 +36,7 @@ fn is_ignored(fd: usize) -> bool {
     let mut words = [0; WORDS];
     words[fd / BITS] = 1 << (fd % BITS);
     let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    native::select(UserFdSets::of_readers(&mut words), UserPtrMut::of(&mut zero)) == 0
+    next_library::select(UserFdSets::of_readers(&mut words), UserPtrMut::of(&mut zero)) == 0
 }
 
 #[cold]

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::errno::{errno, fails};
 use crate::kernel_poll;
 use crate::light::{self, PolledConnections};
-use crate::native;
+use crate::next_library;
 use crate::transport::Transport;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
@@ -336,7 +336,7 @@ static ZERO: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 pub(super) fn kernel(all: &mut [pollfd], timeout: Timeout, mask: UserPtr<'_, sigset_t>) -> Answer {
     let time = timeout.time().map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
     let time = time.as_ref().map_or(UserPtr::NULL, UserPtr::of);
-    let mut got = native::ppoll(UserSliceMut::of(all), time, mask);
+    let mut got = next_library::ppoll(UserSliceMut::of(all), time, mask);
     if got < 0 && timeout == Timeout::Zero && kernel_poll::is_too_long(all.len()) {
         got = kernel_poll::poll_in_parts(all, &ZERO, mask);
     }

@@ -8,7 +8,7 @@ use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
 use super::super::{adaptive_spin, kernel_socket, published_bytes};
 use super::{Call, Step};
 use crate::clock;
-use crate::native;
+use crate::next_library;
 use crate::user_memory::{UserMessageMut, UserSliceMut};
 
 impl<N: Fn() -> isize> Call<'_, N> {
@@ -111,7 +111,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let left = c_int::try_from(until.saturating_sub(now)).unwrap_or(c_int::MAX);
         let mut one = [libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 }];
         // Nothing is held that leaving it would keep.
-        match native::poll(UserSliceMut::of(&mut one), left) {
+        match next_library::poll(UserSliceMut::of(&mut one), left) {
             ..0 => -1,
             0 => {
                 kernel_socket::set_errno(libc::EAGAIN);
@@ -127,7 +127,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     fn receive_at_most(&self, most: usize, flags: c_int) -> isize {
-        let native = |message: UserMessageMut<'_>| native::recvmsg(self.fd, message, flags);
+        let native = |message: UserMessageMut<'_>| next_library::recvmsg(self.fd, message, flags);
         self.parts.lend_rest(self.got, most, native)
     }
 }
