@@ -15,7 +15,7 @@
 //!   [`observed_connections`].
 //! * Channels: [`channel`], [`channel_validity`], [`progress`]; their lanes [`lanes`],
 //!   [`lane_assignment`], [`lane_table`].
-//! * Connections that were refused and open again: [`reconnect`], [`unaccepted`].
+//! * Connections that were refused and open again: [`reconnect`], [`connections_without_channel`].
 //! * State: [`state`], [`signal_safe_lock`], [`memory`], [`descriptors`], [`enabled`].
 //! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
 
@@ -28,6 +28,7 @@ mod channel;
 mod channel_validity;
 mod connect_accept;
 mod connect_unspec;
+mod connections_without_channel;
 mod descriptors;
 mod doorbell;
 mod enabled;
@@ -58,7 +59,6 @@ mod slot_options;
 mod socket_addresses;
 mod state;
 mod transfer;
-mod unaccepted;
 mod waiting;
 
 use core::ffi::{CStr, c_int};

@@ -12,9 +12,9 @@ use omniverb_connection::light::slot::{Closing, Flag};
 
 use super::broker::{self, ChannelRoute};
 use super::channel::FOR_ANSWERS;
+use super::connections_without_channel::Due;
 use super::route_lookup::{RouteLookup, is_full, look_up_route};
 use super::state::State;
-use super::unaccepted::Due;
 use crate::clock;
 
 /// Why a connection is not where it was.

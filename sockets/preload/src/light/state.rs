@@ -18,6 +18,7 @@ use omniverb_connection::time_budget::TimeSpent;
 use rustix::mm::munmap;
 
 use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
+use super::connections_without_channel::Unaccepted;
 use super::descriptors::Token;
 use super::epoll_sets::Sets;
 use super::lanes;
@@ -26,7 +27,6 @@ use super::local_addresses::Addresses;
 use super::memory::{CHANNELS, SLOTS, zeros};
 use super::option_profiles::Profiles;
 use super::signal_safe_lock::Lock;
-use super::unaccepted::Unaccepted;
 use crate::mapped_memory::wipe;
 use crate::memory_owner;
 
