@@ -3,11 +3,11 @@
 //! ([`Room`]), since hooks run where nothing may be allocated.
 
 mod entry;
-mod members;
+mod epoll_membership;
 mod table;
 
 pub use entry::{Entry, Kind, Why};
-pub use members::{Member, Members};
+pub use epoll_membership::{Member, Members};
 pub use table::DescriptorTable;
 
 use core::sync::atomic::AtomicU64;

@@ -254,7 +254,7 @@ impl Sleepers {
 }
 
 /// A thread starts polling while another one falls asleep on the socket, or in a set that
-/// has it: nothing polls while that one sleeps (`receive.rs`, `members.rs`).
+/// has it: nothing polls while that one sleeps (`receive.rs`, `epoll_membership.rs`).
 #[test]
 fn no_thread_polls_while_one_sleeps() {
     loom::model(|| {
