@@ -20,13 +20,13 @@ pub mod byte_queue;
 pub mod connection_ids;
 pub mod frame;
 pub mod lane_assignment;
-pub mod naming;
 pub mod slot;
 pub mod slot_table;
+pub mod socket_names;
 
 pub use byte_queue::{Block, BlockOwner, BlockPool};
 pub use connection_ids::ConnectionIds;
 pub use frame::{Endpoints, Frame};
-pub use naming::Naming;
 pub use slot::Slot;
 pub use slot_table::{List, SlotTable};
+pub use socket_names::Naming;
