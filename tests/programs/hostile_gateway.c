@@ -21,7 +21,7 @@
 
 enum {
     GATEWAY_PORT = 7473,
-    /* sockets/formats/src/channel.rs, mirror.rs: bytes of a channel, words of a side. */
+    /* sockets/formats/src/channel.rs, channel_mirror.rs: bytes of a channel, words of a side. */
     CHANNEL_BYTES = 2658304,
     SIDE_WORDS = 51,
     LONGEST = 8 * (2 + SIDE_WORDS),

@@ -1,4 +1,4 @@
-//! Encodes the messages by which two gateways mirror a channel ([`crate::mirror`]).
+//! Encodes the messages by which two gateways mirror a channel ([`crate::channel_mirror`]).
 //!
 //! They are words of 64 bits, little endian.
 //!
@@ -6,7 +6,7 @@
 //! and with nothing behind it, or none.
 
 use crate::channel::{BYTES, Names};
-use crate::mirror::{Update, WORDS};
+use crate::channel_mirror::{Update, WORDS};
 
 /// Bytes of the longest.
 pub const LONGEST: usize = 8 * (2 + WORDS);

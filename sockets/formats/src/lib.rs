@@ -7,7 +7,7 @@
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other.
 //! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
-//!   [`lane`] is the part of it that one busy connection has to itself. [`mirror`] keeps two of
+//!   [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`] keeps two of
 //!   these on two hosts alike, by [`gateway_message`].
 //! * [`address_range`] says for which addresses that is done.
 //! * [`syscall_instructions`] finds system calls that a program makes by its own instructions.
@@ -18,6 +18,7 @@ pub mod address_range;
 pub mod broker_message;
 pub mod byte_ring;
 pub mod channel;
+pub mod channel_mirror;
 pub mod direction;
 pub mod fallback_ledger;
 pub mod gateway_message;
@@ -26,7 +27,6 @@ pub mod link_layout;
 pub mod link_slot;
 pub mod listing;
 mod message_words;
-pub mod mirror;
 pub mod syscall_instructions;
 pub mod try_guard;
 
