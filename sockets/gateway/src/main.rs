@@ -5,7 +5,6 @@
 
 mod broker_connection;
 mod cm_id;
-mod dispatch;
 mod gateway_state;
 mod handshake;
 mod limits;
@@ -15,6 +14,7 @@ mod rdma_libraries;
 mod rdma_objects;
 mod remote_channel;
 mod socket_address;
+mod start_channels;
 mod unproven_peers;
 
 use crate::cm_id::Listener;
@@ -63,9 +63,9 @@ fn run(state: GatewayState) -> Result<(), String> {
     let serving = state.clone();
     let thread = thread::Builder::new()
         .name("broker".into())
-        .spawn(move || dispatch::serve_broker(&serving));
+        .spawn(move || start_channels::serve_broker(&serving));
     thread.map_err(|error| error.to_string())?;
     eprintln!("omniverb-gateway: ready at port {port} of rdma_cm");
-    dispatch::accept_gateways(&state, &listener)
+    start_channels::accept_gateways(&state, &listener)
         .map_err(|error| format!("the device is gone: {error}"))
 }
