@@ -4,9 +4,9 @@
 //! of the daemon twice: by verbs and rdma_cm, as any program, and of the broker of sockets.
 
 mod broker_connection;
+mod channel_handshake;
 mod cm_id;
 mod gateway_state;
-mod handshake;
 mod limits;
 mod outbox;
 mod queue_pair;

@@ -2,11 +2,11 @@
 //!
 //! In: what the process of this host writes into the channel's memory, what the other gateway
 //! writes there, and its letters. Out: the same over there. How the two ends begin is in
-//! [`crate::handshake`].
+//! [`crate::channel_handshake`].
 
 use crate::broker_connection::BrokerConnection;
+use crate::channel_handshake::Role;
 use crate::cm_id::CmId;
-use crate::handshake::Role;
 use crate::limits::{
     ANSWER, ARRIVAL, ARRIVAL_POLL, CHECK_NS, CLIENT_TIMEOUT, DOORBELLS_MAX, OUTBOX, RECEIVES,
     SILENCE, SPIN_NS, WATCH_PAUSES,

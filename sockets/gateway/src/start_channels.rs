@@ -1,9 +1,9 @@
 //! Starts channels to other hosts, for the broker's clients and for other gateways.
 
 use crate::broker_connection::BrokerConnection;
+use crate::channel_handshake::{Incoming, Outgoing, Role};
 use crate::cm_id::{CmId, Listener};
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, RouteKey, ends};
-use crate::handshake::{Incoming, Outgoing, Role};
 use crate::limits::{RECONNECT_PAUSE, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
 use crate::remote_channel::RemoteChannel;
 use crate::unproven_peers::UnprovenPeer;
