@@ -6,8 +6,8 @@
 //! that listens.
 
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, ends};
+use crate::letter_outbox::{EndReason, Outbox};
 use crate::limits::{ANSWER, ARRIVAL, ARRIVAL_POLL, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
-use crate::outbox::{EndReason, Outbox};
 use crate::unproven_peers::{UnprovenPeer, holder};
 use omniverb_formats::broker_message::{Failure, Request, Wanted};
 use omniverb_formats::channel::{Names, PORT_ALLOWED_FOR};

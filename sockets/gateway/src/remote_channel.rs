@@ -7,11 +7,11 @@
 use crate::broker_connection::BrokerConnection;
 use crate::channel_handshake::Role;
 use crate::cm_id::CmId;
+use crate::letter_outbox::{EndReason, Outbox};
 use crate::limits::{
     ANSWER, ARRIVAL, ARRIVAL_POLL, CHECK_NS, CLIENT_TIMEOUT, DOORBELLS_MAX, OUTBOX, RECEIVES,
     SILENCE, SPIN_NS, WATCH_PAUSES,
 };
-use crate::outbox::{EndReason, Outbox};
 use crate::queue_pair::{MemoryRegion, QueuePair};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
