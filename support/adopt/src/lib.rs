@@ -47,7 +47,7 @@ mod page_users;
 mod pinning_devices;
 mod proc_task_files;
 mod process_identity;
-mod release_pages;
+mod release_reserve;
 mod same_memory;
 mod strategy;
 mod stretch_move;
@@ -195,7 +195,7 @@ pub fn adopt_onto(
     let lock = MOVES.guard();
     movable_range::check(start, end)?;
     process_identity::prepare()?;
-    release_pages::prepare()?;
+    release_reserve::prepare()?;
     strategy::prepare()?;
     strategy::keep();
     let region = Region::new((start, length), (file, offset), kind)?.link();
@@ -347,7 +347,7 @@ fn move_place(
     let pagemap = stretch_move::open_pagemap();
     let mut left = length;
     while left > 0 {
-        let (staging, staged) = release_pages::pages(step.min(left))?;
+        let (staging, staged) = release_reserve::pages(step.min(left))?;
         let begin = left - staged;
         let stretch = Stretch {
             region,
@@ -361,12 +361,12 @@ fn move_place(
             source: place.source,
         };
         match mover.perform(&StretchMove { stretch, direction }) {
-            Ok(()) => release_pages::moved(staged),
+            Ok(()) => release_reserve::moved(staged),
             Err(error) => {
-                release_pages::empty();
+                release_reserve::empty();
                 // The process may have as many mappings as it is allowed.
                 if matches!(error, AdoptError::Busy | AdoptError::Changed)
-                    || !release_pages::give_up_spare()
+                    || !release_reserve::give_up_spare()
                 {
                     return Err(error);
                 }
