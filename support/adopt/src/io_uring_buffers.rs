@@ -8,7 +8,7 @@
 //! again at each step, when no thread can: all stand still, or would wait at the pages
 //! (`Work::is_pinned`).
 
-use crate::page_users::{pinned_pages, shares_files};
+use crate::kernel_page_users::{pinned_pages, shares_files};
 use crate::proc_task_files::{for_each_number, open_directory, open_file, with_path};
 use core::mem::MaybeUninit;
 use core::ops::ControlFlow;

@@ -4,7 +4,7 @@
 // UNSAFETY: asks the kernel for the NUMA policy of an address, a call that rustix does not have.
 
 use crate::error::AdoptError;
-use crate::page_users;
+use crate::kernel_page_users;
 use core::ops::ControlFlow;
 use omniverb_sys::proc_maps::{self, Mapping};
 use omniverb_sys::proc_smaps;
@@ -45,7 +45,7 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
     if !has_plain_flags(start, end).unwrap_or(false) || has_numa_policy(start, end)? {
         return Err(AdoptError::NotAnonymous);
     }
-    if survey.kernel_stores || page_users::present() {
+    if survey.kernel_stores || kernel_page_users::present() {
         return Err(AdoptError::KernelStores);
     }
     if survey.mappings > mappings_max() / 2 {
@@ -64,7 +64,7 @@ pub fn kernel_may_store() -> bool {
         found |= stores_behind_page_tables(mapping.name);
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    found || looked.is_err() || page_users::present()
+    found || looked.is_err() || kernel_page_users::present()
 }
 
 impl RangeSurvey {

@@ -9,8 +9,8 @@
 
 use crate::adopted_regions::{ReadBackSource, Region};
 use crate::io_uring_buffers;
+use crate::kernel_page_users::pinned_pages;
 use crate::movable_range;
-use crate::page_users::pinned_pages;
 use core::ops::ControlFlow;
 use core::slice;
 use omniverb_sys::extent::Kind;
