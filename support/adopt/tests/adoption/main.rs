@@ -15,12 +15,12 @@ mod extents_in_one_file;
 mod fork;
 mod immovable_pages;
 mod io_uring;
-mod limits;
 mod memory;
 mod memory_device;
 mod memory_sharers;
 mod page_contents;
 mod program_memory_policies;
+mod rlimits;
 mod sharing;
 mod stress;
 
@@ -110,8 +110,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("own_peer_stop", || program_memory_policies::own_peer(Strategy::Stop)),
     scenario("own_peer_userfault", || program_memory_policies::own_peer(Strategy::Userfault)),
     scenario("protection_holds", program_memory_policies::protection_holds),
-    scenario("released_file_is_empty", limits::released_file_is_empty),
-    scenario("released_without_address_space", limits::without_address_space),
+    scenario("released_file_is_empty", rlimits::released_file_is_empty),
+    scenario("released_without_address_space", rlimits::without_address_space),
     scenario("refusals", immovable_pages::refusals),
     scenario("refused_arranged", immovable_pages::arranged),
     scenario("guards_stay", immovable_pages::guards_stay),
@@ -157,8 +157,8 @@ const SCENARIOS: &[Scenario] = &[
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
     as_nobody("nobody_sleepers_stop", || stress::sleepers(Strategy::Stop)),
     as_nobody("nobody_may_not_userfault", immovable_pages::no_userfault),
-    as_nobody("nobody_released_while_memory_locks", limits::while_memory_locks),
-    as_nobody("nobody_released_without_space", limits::without_address_space),
+    as_nobody("nobody_released_while_memory_locks", rlimits::while_memory_locks),
+    as_nobody("nobody_released_without_space", rlimits::without_address_space),
 ];
 
 /// Cycles of a stress scenario.
