@@ -15,13 +15,13 @@ mod extents_in_one_file;
 mod fork;
 mod immovable_pages;
 mod io_uring;
+mod memfd_access;
 mod memory;
 mod memory_device;
 mod memory_sharers;
 mod page_contents;
 mod program_memory_policies;
 mod rlimits;
-mod sharing;
 mod stress;
 
 use memory_device::adopt_somewhere;
@@ -87,7 +87,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("gives_up", concurrent_activity::gives_up),
     scenario("helper_is_killed", concurrent_activity::helper_is_killed),
     scenario("privileges_given_up", concurrent_activity::privileges_given_up),
-    scenario("closed_standard_streams", sharing::closed_standard_streams),
+    scenario("closed_standard_streams", memfd_access::closed_standard_streams),
     scenario("fork_separates", fork::separates),
     scenario("fork_by_a_raw_system_call", fork::raw_clone),
     scenario("fork_while_moving_userfault", || fork::while_moving(Strategy::Userfault)),
@@ -98,15 +98,15 @@ const SCENARIOS: &[Scenario] = &[
     scenario("packed_zeros_are_zeros", extents_in_one_file::zeros_are_zeros),
     scenario("device_come_and_go", memory_device::come_and_go),
     scenario("device_is_for_writers", memory_device::is_for_writers),
-    scenario("stale_mapping", sharing::stale_mapping),
-    scenario("neighbours_stay_private", sharing::neighbours_stay_private),
-    scenario("read_only_grant", sharing::read_only_grant),
-    scenario("writable_grant", sharing::writable_grant),
-    scenario("program_moves_pages", sharing::program_moves_pages),
-    scenario("program_grows_pages", sharing::program_grows_pages),
-    scenario("program_unmaps_pages", sharing::program_unmaps_pages),
-    scenario("program_protects_pages", sharing::program_protects_pages),
-    scenario("program_closes_descriptor", sharing::program_closes_descriptor),
+    scenario("stale_mapping", memfd_access::stale_mapping),
+    scenario("neighbours_stay_private", memfd_access::neighbours_stay_private),
+    scenario("read_only_grant", memfd_access::read_only_grant),
+    scenario("writable_grant", memfd_access::writable_grant),
+    scenario("program_moves_pages", memfd_access::program_moves_pages),
+    scenario("program_grows_pages", memfd_access::program_grows_pages),
+    scenario("program_unmaps_pages", memfd_access::program_unmaps_pages),
+    scenario("program_protects_pages", memfd_access::program_protects_pages),
+    scenario("program_closes_descriptor", memfd_access::program_closes_descriptor),
     scenario("own_peer_stop", || program_memory_policies::own_peer(Strategy::Stop)),
     scenario("own_peer_userfault", || program_memory_policies::own_peer(Strategy::Userfault)),
     scenario("protection_holds", program_memory_policies::protection_holds),
