@@ -9,12 +9,12 @@
 
 mod concurrent_activity;
 mod cost_measurement;
-mod descriptors;
 mod direct_io;
 mod extents_in_one_file;
 mod fork;
 mod immovable_pages;
 mod io_uring;
+mod many_descriptors;
 mod memfd_access;
 mod memory;
 mod memory_device;
@@ -74,8 +74,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("direct_io_excludes_userfault", concurrent_activity::direct_io_excludes_userfault),
     scenario("direct_io_in_another_table", direct_io::in_another_table),
     scenario("direct_io_in_another_process", direct_io::in_another_process),
-    scenario("many_descriptors_are_not_protected", descriptors::too_many_to_look_at),
-    scenario("many_descriptors_are_no_excuse", descriptors::released_all_the_same),
+    scenario("many_descriptors_are_not_protected", many_descriptors::too_many_to_look_at),
+    scenario("many_descriptors_are_no_excuse", many_descriptors::released_all_the_same),
     scenario("direct_reads_another_table", direct_io::reads_by_another_table),
     scenario("direct_reads_changing_flags", direct_io::reads_by_a_changing_descriptor),
     scenario("direct_reads_closed_descriptor", direct_io::reads_by_a_closed_descriptor),

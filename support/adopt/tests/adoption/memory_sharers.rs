@@ -4,7 +4,7 @@
 // UNSAFETY: makes such processes, as sandboxes and launchers do. They share the thread-local
 // storage of their maker and so do nothing but loads, stores and raw system calls.
 
-use crate::descriptors::forbid_comparing;
+use crate::many_descriptors::forbid_comparing;
 use crate::memory::{Memory, PAGE, in_child, reap_status, start_child};
 use crate::stress::cycle;
 use crate::{Outcome, cycles, require};
