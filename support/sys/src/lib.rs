@@ -45,7 +45,7 @@ pub mod process_liveness;
 pub mod process_state;
 pub mod proxied_udp;
 pub mod random;
-pub mod raw_tcp_socket;
+pub mod raw_tcp_socket_proof;
 pub mod record_lock;
 pub mod refusal_log;
 pub mod sd_notify;
