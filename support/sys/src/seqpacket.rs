@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer, peer_groups};
-pub use crate::socket_unread::unread;
+pub use crate::unix_socket_outq::unread;
 
 /// Most descriptors one message carries. A message with more is an error at either end.
 pub const DESCRIPTORS_MAX: usize = 8;
