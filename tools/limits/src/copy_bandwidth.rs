@@ -7,7 +7,7 @@
 
 use crate::report::Report;
 use crate::second_process::{Pin, spin, with_partner};
-use crate::shared_window::{LINE, Window};
+use crate::shared_memfd::{LINE, Window};
 use anyhow::Result;
 use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -9,7 +9,7 @@ mod pingpong;
 mod report;
 mod ring_rate;
 mod second_process;
-mod shared_window;
+mod shared_memfd;
 mod wake_latency;
 
 use anyhow::{Context, Result};

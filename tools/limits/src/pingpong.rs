@@ -6,7 +6,7 @@
 
 use crate::report::{Report, percentile};
 use crate::second_process::{Pin, spin, with_partner};
-use crate::shared_window::{LINE, Window};
+use crate::shared_memfd::{LINE, Window};
 use anyhow::Result;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
