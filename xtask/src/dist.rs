@@ -11,13 +11,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::build_preload_library;
 use crate::export_stubs::{Machine, assembly, version_script};
 use crate::glibc_version;
 use crate::libraries::{self, Library};
 use crate::library_symbols;
 use crate::license_notices;
 use crate::man_pages;
-use crate::preload_entry_points;
 use crate::run_program::{cargo, output, replace, root, run as execute, target_directory};
 use crate::symbol_tables::{Table, VerbStatus};
 
@@ -56,7 +56,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     }
     libraries::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()?;
-    preload_entry_points::build()
+    build_preload_library::build()
 }
 
 /// What is installed as it is: from where, into which folder of dist/.

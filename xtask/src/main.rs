@@ -2,6 +2,7 @@
 
 mod abi;
 mod budgets;
+mod build_preload_library;
 mod constants;
 mod dist;
 mod document_links;
@@ -18,7 +19,6 @@ mod library_symbols;
 mod license_notices;
 mod man_pages;
 mod module_uses;
-mod preload_entry_points;
 mod rdma_core_release;
 mod readme_lines;
 mod readme_verbs;

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::build_preload_library::{PreloadNames, SONAME};
 use crate::export_stubs::Machine;
 use crate::libraries;
 use crate::library_symbols;
-use crate::preload_entry_points::{PreloadNames, SONAME};
 use crate::run_program::output;
 
 /// System calls by which a program comes to a socket, a set, or another table of descriptors, on
