@@ -2,7 +2,7 @@
  * Functions that glibc got after version 2.28 without an older version of the same symbol, in
  * terms of the system call. `cargo xtask dist` links them into the library, so that it also loads
  * into containers with an old glibc. Functions that merely moved or got a new version number are
- * bound to their old version instead, see xtask/src/glibc_version.rs.
+ * bound to their old version instead, see xtask/src/lower_glibc_version.rs.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

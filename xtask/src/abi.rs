@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::libraries::{self, Library};
 use crate::library_symbols::{self, Export};
 use crate::symbol_tables::Table;
-use crate::{glibc_version, socket_functions, symbol_probe, verbs_matrix};
+use crate::{lower_glibc_version, socket_functions, symbol_probe, verbs_matrix};
 
 /// Where programs and libraries are that are loaded with ours.
 const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
@@ -45,8 +45,11 @@ fn check(of: &Library) -> Result<()> {
         println!("no installed one to compare with");
     }
     let (major, minor) = library_symbols::glibc_floor(&library)?.newest;
-    if (major, minor) > glibc_version::WANTED {
-        bail!("the library needs glibc {major}.{minor}, more than {:?}", glibc_version::WANTED);
+    if (major, minor) > lower_glibc_version::WANTED {
+        bail!(
+            "the library needs glibc {major}.{minor}, more than {:?}",
+            lower_glibc_version::WANTED
+        );
     }
     println!("needs glibc {major}.{minor}");
     symbol_probe::check(&table, &library)?;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::export_stubs::Machine;
 use crate::run_program::{cargo, replace, root, run as execute, target_directory};
-use crate::{glibc_version, libraries, library_symbols};
+use crate::{libraries, library_symbols, lower_glibc_version};
 
 pub(crate) const SONAME: &str = "libomniverb_sockets.so";
 const PACKAGE: &str = "omniverb_sockets";
@@ -78,12 +78,12 @@ pub(crate) fn build() -> Result<()> {
     let (linked, jumps) = (work.join(SONAME), work.join("glibc.S"));
     std::fs::write(work.join("library.map"), script(&names))?;
     std::fs::write(work.join("entries.S"), entries(&names))?;
-    glibc_version::link_with_jumps(&linked, &jumps, || link(&work, &archive))?;
+    lower_glibc_version::link_with_jumps(&linked, &jumps, || link(&work, &archive))?;
     let folder = libraries::folder();
     std::fs::create_dir_all(&folder)?;
     replace(&linked, &folder.join(SONAME))?;
-    if library_symbols::glibc_floor(&linked)?.newest > glibc_version::WANTED {
-        bail!("{SONAME} needs a newer glibc than {:?}", glibc_version::WANTED);
+    if library_symbols::glibc_floor(&linked)?.newest > lower_glibc_version::WANTED {
+        bail!("{SONAME} needs a newer glibc than {:?}", lower_glibc_version::WANTED);
     }
     libraries::report(SONAME)
 }
@@ -99,7 +99,7 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
     cc.args(["-Wl,-z,noexecstack", "-Wl,--gc-sections"]);
     cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
-    cc.args(glibc_version::LIBRARIES);
+    cc.args(lower_glibc_version::LIBRARIES);
     execute(&mut cc)
 }
 

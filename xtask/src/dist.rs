@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::build_preload_library;
 use crate::export_stubs::{Machine, assembly, version_script};
-use crate::glibc_version;
 use crate::libraries::{self, Library};
 use crate::library_symbols;
 use crate::license_notices;
+use crate::lower_glibc_version;
 use crate::man_pages;
 use crate::run_program::{cargo, output, replace, root, run as execute, target_directory};
 use crate::symbol_tables::{Table, VerbStatus};
@@ -131,9 +131,9 @@ fn build_paths() -> Result<()> {
     let work = target_directory()?.join("dist");
     std::fs::create_dir_all(&work)?;
     let (linked, jumps) = (work.join(PATHS), work.join("paths-glibc.S"));
-    glibc_version::link_with_jumps(&linked, &jumps, || link_paths(&linked, &jumps))?;
-    if library_symbols::glibc_floor(&linked)?.newest > glibc_version::WANTED {
-        bail!("{PATHS} needs a newer glibc than {:?}", glibc_version::WANTED);
+    lower_glibc_version::link_with_jumps(&linked, &jumps, || link_paths(&linked, &jumps))?;
+    if library_symbols::glibc_floor(&linked)?.newest > lower_glibc_version::WANTED {
+        bail!("{PATHS} needs a newer glibc than {:?}", lower_glibc_version::WANTED);
     }
     replace(&linked, &root().join("dist/lib").join(PATHS))
 }
@@ -145,7 +145,7 @@ fn link_paths(to: &Path, jumps: &Path) -> Result<()> {
     cc.args(PATHS_SOURCES.map(|file| root().join(file)));
     cc.arg(jumps);
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs", "-s"]);
-    cc.arg("-Wl,-z,noexecstack").args(glibc_version::LIBRARIES);
+    cc.arg("-Wl,-z,noexecstack").args(lower_glibc_version::LIBRARIES);
     execute(&mut cc)
 }
 
@@ -174,7 +174,7 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     std::fs::write(&parts.script, version_script(&table))?;
     std::fs::write(&parts.entries, assembly(&table, Machine::host()))?;
     let linked = work.join(library.soname);
-    glibc_version::link_with_jumps(&linked, &parts.jumps, || {
+    lower_glibc_version::link_with_jumps(&linked, &parts.jumps, || {
         link(library, &linked, &parts, debug)
     })?;
 
@@ -249,6 +249,6 @@ fn link(library: &Library, to: &Path, parts: &LinkInputs, debug: bool) -> Result
     if !debug {
         cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
     }
-    cc.arg("-lm").args(glibc_version::LIBRARIES);
+    cc.arg("-lm").args(lower_glibc_version::LIBRARIES);
     execute(&mut cc)
 }
