@@ -1,8 +1,8 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
-mod abi;
 mod budgets;
 mod build_preload_library;
+mod check_library_symbols;
 mod constants;
 mod dist;
 mod document_links;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     let flags: Vec<&str> = words.collect();
     let result = match task {
         "dist" => dist::run(&flags),
-        "abi" => run_program::no_flags(&flags).and_then(|()| abi::run()),
+        "abi" => run_program::no_flags(&flags).and_then(|()| check_library_symbols::run()),
         "follow" => rdma_core_release::run(&flags),
         "man" => run_program::no_flags(&flags).and_then(|()| man_pages::write(&[])),
         "matrix" => verbs_matrix::run(&flags),

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::symbol_tables::Table;
-use crate::{abi, libraries};
+use crate::{check_library_symbols, libraries};
 
 /// The symbols of each node.
 type Nodes = BTreeMap<String, BTreeSet<String>>;
@@ -91,7 +91,7 @@ fn forget_first_interface(nodes: &mut Nodes) {
 /// What we export, by node. A node may be empty.
 fn ours(table: &Table) -> Nodes {
     let mut all: Nodes = table.nodes.keys().map(|node| (node.clone(), BTreeSet::new())).collect();
-    for export in abi::expected(table) {
+    for export in check_library_symbols::expected(table) {
         all.entry(export.node).or_default().insert(export.name);
     }
     all
