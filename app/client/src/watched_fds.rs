@@ -2,8 +2,8 @@
 //! they need no thread of their own.
 //!
 //! In: a descriptor, and what to call when there is something in it. The thread beside
-//! (`daemon_event_thread.rs`) waits for it, the progress thread calls, one at a time and with no lock
-//! held. How many there are is limited by the process's descriptors: each holds one.
+//! (`daemon_event_thread.rs`) waits for it, the progress thread calls, one at a time and with no
+//! lock held. How many there are is limited by the process's descriptors: each holds one.
 
 use crate::daemon_event_thread::DaemonEventThread;
 use omniverb_sys::epoll::Interest;

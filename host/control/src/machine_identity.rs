@@ -8,7 +8,8 @@ use crate::window_ledger::Ledger;
 use omniverb_sys::random;
 use omniverb_tenancy::Neighbour;
 
-/// Bytes of a machine's ledger behind those for pages that are about its boots (`guest_boot_id.rs`).
+/// Bytes of a machine's ledger behind those for pages that are about its boots
+/// (`guest_boot_id.rs`).
 const BEHIND: u64 = 16;
 /// What machines' proofs begin and end with: no vNIC that is none has such a one.
 const KIND: u64 = 2;

@@ -132,9 +132,9 @@ impl Receiver {
         }
     }
 
-    /// A number and its key, of this owner, for a request of its ([`crate::key_handshake::Accepted`]):
-    /// a new one, or that which the same request got before. `None`: the master key is used up, or
-    /// too many are in use and no owner has more of them.
+    /// A number and its key, of this owner, for a request of its
+    /// ([`crate::key_handshake::Accepted`]): a new one, or that which the same request got before.
+    /// `None`: the master key is used up, or too many are in use and no owner has more of them.
     pub fn give(&mut self, owner: u64, request: &[u8; REQUEST_BYTES]) -> Option<(Spi, PacketKey)> {
         let before = self.requests.get(request).copied();
         if let Some(spi) =

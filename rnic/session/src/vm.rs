@@ -249,8 +249,8 @@ pub const BELL_NAMES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FrameKind {
-    /// The agent is there, and knows no session: a [`crate::agent_first_messages::Begin`]. The porter says
-    /// the same, and what it said before is nobody's.
+    /// The agent is there, and knows no session: a [`crate::agent_first_messages::Begin`]. The
+    /// porter says the same, and what it said before is nobody's.
     Begin = 1,
     /// A process has come: its number and user, four bytes each.
     Open = 2,

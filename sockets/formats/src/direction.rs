@@ -21,8 +21,8 @@
 //!   the kernel. The reader takes none of them any more. When the kernel has them the position is
 //!   behind them, and nothing is taken.
 //! * *Stopped*: the writer puts nothing there any more.
-//! * *Own*: the memory is this process's own, since the link is over (`move_to_own_memory.rs`). A thread that
-//!   has looked before takes nothing any more: its compare-and-swap fails.
+//! * *Own*: the memory is this process's own, since the link is over (`move_to_own_memory.rs`). A
+//!   thread that has looked before takes nothing any more: its compare-and-swap fails.
 //!
 //! **No lock of a reader.** It copies bytes out and then moves the position by compare-and-swap: if
 //! that fails another reader has had them, or they were taken, and what was copied is forgotten.

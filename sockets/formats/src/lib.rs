@@ -7,8 +7,8 @@
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other.
 //! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
-//!   [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`] keeps two of
-//!   these on two hosts alike, by [`gateway_message`].
+//!   [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`] keeps
+//!   two of these on two hosts alike, by [`gateway_message`].
 //! * [`address_range`] says for which addresses that is done.
 //! * [`syscall_instructions`] finds system calls that a program makes by its own instructions.
 //! * [`fallback_ledger`] tells which sockets have no link, and why; [`listing`] is what the broker

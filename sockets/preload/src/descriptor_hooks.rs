@@ -40,7 +40,9 @@ functions! {
     ov_socketpair(family: c_int, of: c_int, protocol: c_int, pair: *mut [c_int; 2]) -> c_int
         [pair: UserPtrMut<'_, [c_int; 2]> = (pair)]
     {
-        watched(Call::Pair(pair.as_const()), || next_library::socketpair(family, of, protocol, pair))
+        watched(Call::Pair(pair.as_const()), || {
+            next_library::socketpair(family, of, protocol, pair)
+        })
     }
 
     ov_listen(fd: c_int, backlog: c_int) -> c_int {

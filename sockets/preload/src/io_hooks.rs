@@ -171,7 +171,8 @@ functions! {
         }
         let parts = [UserPart::of(bytes)];
         let parts = || Parts::new(&parts);
-        let sent = transport_choice::send(fd, parts, flags, || next_library::send(fd, bytes, flags));
+        let sent =
+            transport_choice::send(fd, parts, flags, || next_library::send(fd, bytes, flags));
         flagged(fd, flags, sent)
     }
 
@@ -196,7 +197,9 @@ functions! {
         let parts = [UserPart::of(bytes)];
         let is_plain = to.is_null() || is_no_matter(address_length);
         let parts = || if is_plain { Parts::new(&parts) } else { None };
-        let sent = transport_choice::send(fd, parts, flags, || next_library::sendto(fd, bytes, flags, to));
+        let sent = transport_choice::send(fd, parts, flags, || {
+            next_library::sendto(fd, bytes, flags, to)
+        });
         flagged(fd, flags, sent)
     }
 
@@ -262,7 +265,10 @@ functions! {
         [all: UserSliceMut<'_, libc::pollfd> = (all, count)]
     {
         // The program is ended for that.
-        if is_longer(all, room) { next_library::poll_chk(all, timeout, room) } else { poll(all, timeout) }
+        match is_longer(all, room) {
+            true => next_library::poll_chk(all, timeout, room),
+            false => poll(all, timeout),
+        }
     }
 
     ov_ppoll(
@@ -363,7 +369,8 @@ functions! {
     {
         let how = (Some(Timeout::of_milliseconds(timeout)), mask);
         epoll::wait(set, events, how, |events, limit| {
-            next_library::epoll_pwait(set, events, limit.map_or(timeout, Timeout::milliseconds), mask)
+            let timeout = limit.map_or(timeout, Timeout::milliseconds);
+            next_library::epoll_pwait(set, events, timeout, mask)
         })
     }
 

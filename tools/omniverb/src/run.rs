@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Tells the library (`sockets/preload/src/carry/transports_lifecycle.rs`).
+/// Tells the library (`sockets/preload/src/transports_lifecycle.rs`).
 const SOCKETS_VARIABLE: &str = "OMNIVERB_SOCKETS";
 /// How long the broker may take to say which connections are to be light.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -6,8 +6,8 @@
 //! regions that importers have mapped, `page_move_time_budget.rs`: how much time that may take;
 //! `concurrent_destroy_limit.rs`: how many destroy something. `importer.rs`: the process that
 //! imports asks, by way of `exporter_connection.rs`; `imported_memory.rs`: what it has then.
-//! `letter_outbox.rs`: what either says when there is room. `peer_socket_thread.rs`: the thread of each
-//! that listens, which there is from the first import on.
+//! `unsent_messages.rs`: what either says when there is room. `peer_socket_thread.rs`: the thread
+//! of each that listens, which there is from the first import on.
 
 mod concurrent_destroy_limit;
 mod exported_pages;

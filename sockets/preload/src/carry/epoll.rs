@@ -38,7 +38,8 @@ type Events<'e> = UserSliceMut<'e, libc::epoll_event>;
 const MILLISECOND: u64 = 1_000_000;
 /// How long a thread sleeps at first while other, running readers still have bytes of it to read,
 /// in nanoseconds. They mostly have them by then, and taking back what is in many rings costs both
-/// ends more than that ([`published_bytes::flush_unless_polled`]). The least that `epoll_wait` knows.
+/// ends more than that ([`published_bytes::flush_unless_polled`]). The least that `epoll_wait`
+/// knows.
 const SHORT: u64 = MILLISECOND;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.

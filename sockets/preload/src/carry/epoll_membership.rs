@@ -5,8 +5,8 @@
 //! later: `epoll_ctl` wakes it ([`super::epoll_wakeup`]); a member that gets its link there is the
 //! kernel's. So sleepers of all sets are counted, whether those have a slot by then or not.
 //!
-//! A set is named by its id, which no other one gets ([`crate::descriptor_tables`]). So a slot is of no use any
-//! more when no descriptor has that id.
+//! A set is named by its id, which no other one gets ([`crate::descriptor_tables`]). So a slot is
+//! of no use any more when no descriptor has that id.
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};

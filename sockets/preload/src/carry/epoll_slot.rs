@@ -4,10 +4,11 @@
 //! ready* if this end polls its ring, or the peer has put bytes there that were not read, or there
 //! is an error to be told. Only those have events, and only those are looked at by calls that wait.
 //! A member may be ready from when it joins, or gets its memory. The attempt to start polling marks
-//! it, and while a thread takes the mark away no thread can start to poll (`epoll_polling_flags.rs`). So
-//! a thread that goes to sleep finds all polled members among those that may be ready. (Bytes that
-//! the peer wanted to reclaim, and the kernel had no room for, may be in a ring besides: the
-//! program is told of the kernel's bytes before them, and starts polling by receiving these.)
+//! it, and while a thread takes the mark away no thread can start to poll
+//! (`epoll_polling_flags.rs`). So a thread that goes to sleep finds all polled members among those
+//! that may be ready. (Bytes that the peer wanted to reclaim, and the kernel had no room for, may
+//! be in a ring besides: the program is told of the kernel's bytes before them, and starts polling
+//! by receiving these.)
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering, fence};

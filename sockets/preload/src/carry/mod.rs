@@ -13,20 +13,20 @@
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
-//!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`published_bytes`] gives
-//!   the kernel what the peer has not read ([`unread_links`]).
+//!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`published_bytes`]
+//!   gives the kernel what the peer has not read ([`unread_links`]).
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::look_history`],
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
-//! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`], [`maybe_ready`],
-//!   [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
+//! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`],
+//!   [`maybe_ready`], [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
 //! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
 //!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
 //!   ring's, [`tcp_inq`] tells how many are unread.
 //! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
 //!   [`suspend`].
-//! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`ended_link_private_memory`] leaves the memory
-//!   that the peer writes.
+//! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`ended_link_private_memory`]
+//!   leaves the memory that the peer writes.
 
 mod adaptive_spin;
 mod admission;

@@ -1,9 +1,9 @@
 //! Offers sockets to the broker when they first send or receive.
 //!
 //! A socket is offered only if one process has it by one descriptor, for all that is known, even if
-//! others had it before (`crate::fork_refcount`). It is in one set of epoll at most ([`epoll_membership`]),
-//! and no option, signal or stream of the C library has a part in it. Nothing is offered where the
-//! program makes system calls past the C library (`crate::code`).
+//! others had it before (`crate::fork_refcount`). It is in one set of epoll at most
+//! ([`epoll_membership`]), and no option, signal or stream of the C library has a part in it.
+//! Nothing is offered where the program makes system calls past the C library (`crate::code`).
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
