@@ -1,6 +1,6 @@
 """Tests failures on the wire: a daemon dies, the link goes down.
 
-Packets that are lost: network_faults.py."""
+Packets that are lost: injected_faults.py."""
 
 import contextlib
 import subprocess
