@@ -14,7 +14,7 @@ from harness.simulated_host import Hosts
 
 from cases import ibverbs_utils_and_perftest
 from cases.c_programs import tests_of
-from cases.steady_state import idle_processes
+from cases.system_calls_and_cpu_time import idle_processes
 
 
 def quiet(hosts):
