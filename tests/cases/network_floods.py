@@ -7,7 +7,7 @@ import subprocess
 import time
 from types import SimpleNamespace
 
-from harness import client_server, hostile_payloads, process
+from harness import client_server, roce_flood_payloads, process
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
 
@@ -31,7 +31,7 @@ def _flood(place, kinds, victims, forged=False):
     *first, attacker = place.containers
     own = None if forged else attacker.address
     address = _six if forged == 6 else lambda one: one.address
-    return hostile_payloads.flood(place.stage, attacker.namespace, kinds, own,
+    return roce_flood_payloads.flood(place.stage, attacker.namespace, kinds, own,
                           [address(one) for one in victims], _RATE * len(victims),
                           [address(one) for one in first] if forged == 6 else [])
 
@@ -128,11 +128,11 @@ def _place(stage):
 
 def groups():
     """Four containers, of which the last one is hostile."""
-    floods = [(kind, [kind]) for kind in hostile_payloads.KINDS] + [("mixed",
-                                                                     list(hostile_payloads.KINDS))]
+    floods = [(kind, [kind]) for kind in roce_flood_payloads.KINDS] + [("mixed",
+                                                                     list(roce_flood_payloads.KINDS))]
     flood_cases = [(name, kinds, False) for name, kinds in floods]
-    flood_cases += [("forged_sources", list(hostile_payloads.KINDS), 4),
-                    ("forged_sources_6", list(hostile_payloads.KINDS), 6)]
+    flood_cases += [("forged_sources", list(roce_flood_payloads.KINDS), 4),
+                    ("forged_sources_6", list(roce_flood_payloads.KINDS), 6)]
     cases = [*(Case(f"neighbours.flood_of_{name}",
                     functools.partial(_goes_on_and_begins, kinds, forged), 150)
                for name, kinds, forged in flood_cases),
