@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import client_server, process, psp, roce_packets
+from harness import client_server, process, independent_psp, roce_packets
 from harness.case import CROWDS, Case, Group, check
 from harness.simulated_host import Hosts
 
@@ -60,10 +60,10 @@ class _Scene:
         return "".join(daemon.log() for daemon in self.hosts.daemons)
 
     def begin(self, kind, seconds, **more):
-        """Starts harness/psp.py where the cable of the two hosts ends."""
+        """Starts harness/independent_psp.py where the cable of the two hosts ends."""
         order = {"kind": kind, "seconds": seconds, "interface": self.hosts.cable.NAME, **more}
         return process.start([*self.hosts.a.switch.enter(), sys.executable, "-B",
-                              pathlib.Path(psp.__file__), json.dumps(order)],
+                              pathlib.Path(independent_psp.__file__), json.dumps(order)],
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -78,7 +78,7 @@ def _fixture(stage):
 
 
 def _said(program, limit=60):
-    """What harness/psp.py has to say at its end."""
+    """What harness/independent_psp.py has to say at its end."""
     text = process.finish(program, limit)
     check(program.returncode == 0, text)
     print(text)
@@ -139,7 +139,7 @@ def _play_peer(order):
         rng = random.Random(number)
         return roce_packets.connect_request(rng, own, other, 7777)
 
-    peer = psp.Peer(key, own, other)
+    peer = independent_psp.Peer(key, own, other)
     peer.join()
     seen = {}
     datagram = peer.put(connect(1))
@@ -154,7 +154,7 @@ def _play_peer(order):
     plain.sendto(connect(2), (other, roce_packets.PORT))
     seen["plain"] = peer.get(1) is not None
     # A key of another tenant gets no answer.
-    peer.send(psp.request(bytes(16), own, other, bytes(16)))
+    peer.send(independent_psp.request(bytes(16), own, other, bytes(16)))
     seen["stranger"] = peer.next(1, lambda one: one[7:8] == b"\x02") is not None
     print(json.dumps(seen))
 
