@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 from cases import tenant_attacks  # noqa: E402
-from harness import cm_floods, client_server, packet_floods, process, rate_limits  # noqa: E402
+from harness import cm_floods, client_server, packet_floods, process, rate_limited_traffic  # noqa: E402
 from harness.rdma_cm_client_server import both  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.simulated_host import Hosts  # noqa: E402
@@ -47,9 +47,9 @@ def verdict(met):
 
 def steady(stage, vnics, length):
     """So many vNICs, each with the same limit, for so many seconds."""
-    limited = rate_limits.Limited(stage, vnics)
+    limited = rate_limited_traffic.Limited(stage, vnics)
     try:
-        found, seconds = rate_limits.steady(limited, vnics, RATE, length)
+        found, seconds = rate_limited_traffic.steady(limited, vnics, RATE, length)
     finally:
         limited.close()
     return {"vnics": vnics, "rate": RATE, "seconds": length, "rates": found,
@@ -59,9 +59,9 @@ def steady(stage, vnics, length):
 
 def changes(stage, wanted):
     """One vNIC whose limit changes to each of these while it sends."""
-    limited = rate_limits.Limited(stage, 2)
+    limited = rate_limited_traffic.Limited(stage, 2)
     try:
-        made, operations = rate_limits.changes(limited, wanted)
+        made, operations = rate_limited_traffic.changes(limited, wanted)
     finally:
         limited.close()
     took = [{"rate": one.wanted, "seconds": one.took, "got": one.got} for one in made]

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import client_server, process, rate_limits  # noqa: E402
+from harness import client_server, process, rate_limited_traffic  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.network import Namespace  # noqa: E402
 from harness.simulated_host import Host  # noqa: E402
@@ -86,7 +86,7 @@ class Member:
         return "hostile" if self.is_hostile else "group" if self.senders > 1 else "single"
 
 
-class Scene(rate_limits.Limited):
+class Scene(rate_limited_traffic.Limited):
     """A host with two namespaces for each sender, partners side by side."""
 
     def __init__(self, stage, members):
@@ -110,7 +110,7 @@ class Scene(rate_limits.Limited):
         for member in self.members:
             size = (HOSTILE_MESSAGE, HOSTILE_DEPTH) if member.is_hostile else (MESSAGE, DEPTH)
             for _ in range(member.senders):
-                two = [rate_limits.End(self.host, number + n, self.namespaces[number + n], *size)
+                two = [rate_limited_traffic.End(self.host, number + n, self.namespaces[number + n], *size)
                        for n in range(2)]
                 member.ends.append(two[0])
                 ends += two

@@ -1,6 +1,6 @@
 """Tests rate limits: held, and changed while traffic runs.
 
-How exactly they are held, and fifty of them, is measured by bench/rate_limits.py."""
+How exactly they are held, and fifty of them, is measured by bench/rate_limited_traffic.py."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ from harness import client_server, process
 from harness.case import Case, Failure, Group, check
 from harness.containers import Pair
 from harness.simulated_host import Hosts
-from harness.rate_limits import Limited
+from harness.rate_limited_traffic import Limited
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ _BURST = 256 * 1024
 def _changed_under_way(pair):
     """A change while traffic runs: it counts, and nothing is lost. What is counted is what the
     bucket let pass, against what a limit lets pass in the time that was; a machine that is busy can
-    only have less pass. How soon a change counts, and how exactly, bench/rate_limits.py says."""
+    only have less pass. How soon a change counts, and how exactly, bench/rate_limited_traffic.py says."""
     def limit(rate):
         for side in (pair.server, pair.client):
             pair.daemon.set_vnic(side.namespace, "--rate", f"{rate}bit", "--burst", str(_BURST))

@@ -10,7 +10,7 @@ import time
 
 from harness import process
 from harness.case import WAITS, Case, Group, check
-from harness.rate_limits import Limited
+from harness.rate_limited_traffic import Limited
 
 # Bits a second, and bytes that may leave at once on top of them.
 _SLOW, _FAST, _OPEN = 10_000_000, 60_000_000, 1_000_000_000
