@@ -13,7 +13,7 @@ import tempfile
 import time
 import types
 
-from harness import client_server, dissection, pcap_files, process
+from harness import client_server, tshark_dissection, pcap_files, process
 from harness.case import Case, Failure, Group, check
 from harness.daemon import environment
 from harness.simulated_host import Host
@@ -83,7 +83,7 @@ def _both(two, *options):
             check(len(files[path.name]) == captured, f"{captured} packets?")
             check(pcap_files.in_order(files[path.name]), "packets out of order")
             print(path.name, {f"{code:#04x}": count for code, count
-                              in sorted(dissection.opcodes(path, True).items())})
+                              in sorted(tshark_dissection.opcodes(path, True).items())})
     check(_without_time(files["server"]) == _without_time(files["client"]),
           "the same traffic looks different from both sides")
 
@@ -307,7 +307,7 @@ def _soak(two):
         captured, dropped = _end(capture)
         print(captured, "packets", dropped, "dropped")
         check(captured > 30_000, "too few")
-        found = dissection.opcodes(path, True)
+        found = tshark_dissection.opcodes(path, True)
         check(set(range(0x15)) <= set(found), f"{found}")
 
 
@@ -347,7 +347,7 @@ def _flood(two):
         check(dropped > 0, "a capture that keeps up with memory?")
         check(captured + dropped >= 50_000 * 65, "some are not counted")
         print({f"{code:#04x}": count for code, count
-               in sorted(dissection.opcodes(path, True).items())})
+               in sorted(tshark_dissection.opcodes(path, True).items())})
 
 
 def _forwarded(two):

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from types import SimpleNamespace
 
-from harness import client_server, dissection, guest_image, process, staging
+from harness import client_server, tshark_dissection, guest_image, process, staging
 from harness.rdma_cm_client_server import Side, both
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.daemon import environment
@@ -293,14 +293,14 @@ def _dissected(begin):
             with begin(lab, path):
                 for test, *options in (("rc",), ("uc", "-6"), ("ud",), ("invalidate", "-6")):
                     _contents("client", test, *options)(lab)
-            found = dissection.opcodes(path, True, begin != _omniverb_capture)
+            found = tshark_dissection.opcodes(path, True, begin != _omniverb_capture)
         print({f"{code:#04x}": count for code, count in sorted(found.items())})
         check(_OPCODES <= set(found), f"not seen: {sorted(_OPCODES - set(found))}")
     return run
 
 
 def _port_capture(lab, path):
-    return dissection.capture(lab.switch, "port1", path)
+    return tshark_dissection.capture(lab.switch, "port1", path)
 
 
 def groups():

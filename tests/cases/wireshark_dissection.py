@@ -6,7 +6,7 @@ them."""
 import pathlib
 import tempfile
 
-from harness import dissection, process, staging
+from harness import tshark_dissection, process, staging
 from harness.case import Case, check
 
 # The opcodes of rnic/wire/src/opcode.rs: RC, UC, UD, congestion notification and XRC.
@@ -19,7 +19,7 @@ def _every_packet(_fixture):
         path = pathlib.Path(folder, "packets.pcap")
         process.run(["cargo", "run", "--quiet", "--locked", "-p", "omniverb_wire", "--example",
                      "every_packet", "--", path], limit=300, cwd=staging.ROOT, env=staging.LINTED)
-        found = dissection.opcodes(path)
+        found = tshark_dissection.opcodes(path)
     check(set(found) == _OPCODES, f"opcodes {sorted(found)}, not {sorted(_OPCODES)}")
     print(f"{sum(found.values())} packets")
 
