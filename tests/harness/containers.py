@@ -3,7 +3,7 @@
 A container has its own network, mount, pid, ipc and uts namespaces, the host's /usr read-only as
 its root file system, dist/ at /opt/omniverb and the folder of the daemon's socket at
 /run/omniverb. It gets no device, no added capability, docker's default memlock limit and a
-seccomp profile that refuses what docker's refuses (seccomp.py).
+seccomp profile that refuses what docker's refuses (seccomp_profiles.py).
 """
 
 import itertools
@@ -13,7 +13,7 @@ import resource
 import shutil
 import signal
 
-from . import process, seccomp
+from . import process, seccomp_profiles
 from .case import Failure
 from .daemon import SOCKET_NAME, Daemon
 from .network import Namespace, Switch
@@ -86,7 +86,7 @@ class Container:
             (stage.dist, "/opt/omniverb", "ro"),
             (stage.programs, "/opt/programs", "ro"),
             (socket_folder, "/run/omniverb", "ro"),
-        ], seccomp.profile(strict))
+        ], seccomp_profiles.profile(strict))
         self.process_spec = config["process"]
         (self.bundle / "config.json").write_text(json.dumps(config, indent=1))
 
