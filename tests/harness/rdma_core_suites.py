@@ -21,7 +21,7 @@ from .case import Failure, check
 CONFORMANCE = staging.ROOT / "tests" / "conformance"
 # Tests of one vendor's devices: they skip themselves on any other.
 _OF_A_VENDOR = re.compile(r"test_(mlx5|efa)")
-_RUNNER = "suite.py"
+_RUNNER = "run_rdma_core_suite.py"
 
 
 class Suite:

@@ -1,6 +1,6 @@
 """Runs a test suite of rdma-core and says of each test how it ended.
 
-    suite.py FOLDER [-NAME ...] [PART_OF_A_NAME ...]
+    run_rdma_core_suite.py FOLDER [-NAME ...] [PART_OF_A_NAME ...]
 
 FOLDER is the unmodified `tests` of a release; pyverbs is found as usual (PYTHONPATH). The suite is
 loaded as its run_tests.py does; a test whose NAME is given with a dash is not run. Each test that
@@ -86,7 +86,7 @@ def main():
     os.chdir(folder)
     sys.path.insert(0, folder)
     sys.argv = ["run_tests.py"]
-    from args_parser import parser  # of the suite
+    from args_parser import parser  # of the run_rdma_core_suite
     tests = importlib.machinery.SourceFileLoader(
         "tests", os.path.join(folder, "__init__.py")).load_module()
     parser.parse_args()
