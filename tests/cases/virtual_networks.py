@@ -172,7 +172,7 @@ def _forged(scene):
     genuine = scene.shown("blue1")["gid"]
     for words in (["datagrams", "3000"], ["connections"]):
         pair.client.run("env", "TEST_VIRTUAL=1", f"TEST_GENUINE={genuine}", "TEST_TIMEOUT=10",
-                        "/opt/programs/forged", *words, limit=120)
+                        "/opt/programs/forged_vgids", *words, limit=120)
     forgotten([scene.daemon], 20)
 
 
