@@ -16,7 +16,7 @@
 #define _GNU_SOURCE
 #include "calls.h"
 #include "requests.h"
-#include "ring.h"
+#include "io_uring.h"
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
