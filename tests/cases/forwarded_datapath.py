@@ -7,7 +7,7 @@ from harness.case import CARRIED, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import forgotten
 
-from cases import ibverbs_utils_and_perftest
+from cases import debian_verbs_programs
 from cases.c_programs import tests_of
 
 _ONE_PROCESS = ["message_delivery", "verbs_errors", "extended_verbs", "nonpolling_receiver",
@@ -65,6 +65,6 @@ def groups():
                 for file in ("two_process_transport", "unreliable_messages", "remote_keys")
                 for test in tests_of(file)],
               Case("forwarded.counted_once", _counted_once, 90)]
-    return [Group("forwarded.programs", ibverbs_utils_and_perftest.cases("forwarded", True), _fixture,
+    return [Group("forwarded.programs", debian_verbs_programs.cases("forwarded", True), _fixture,
                   weight=CARRIED),
             Group("forwarded.tests", cases, _fixture, weight=CARRIED)]

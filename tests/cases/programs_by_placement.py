@@ -3,7 +3,7 @@
 Two machines boot for all; few programs of each kind run every day, and all of them with `make
 soak`.
 
-The tables are those of containers (ibverbs_utils_and_perftest.py, rdma_cm.py, rsocket.py, dma.py), with less of
+The tables are those of containers (debian_verbs_programs.py, rdma_cm.py, rsocket.py, dma.py), with less of
 everything: in a machine that is emulated a message takes a hundred times as long."""
 
 import contextlib
@@ -17,7 +17,7 @@ from harness.case import CROWDS, Case, Group, check
 from harness.client_server import Duet
 from harness.program_placements import PEERS, Peers
 
-from cases import dma, ibverbs_utils_and_perftest, rdma_cm, rsocket
+from cases import dma, debian_verbs_programs, rdma_cm, rsocket
 
 _ports = itertools.count(17100)
 # A packet that an emulated processor takes up after half a second is not lost: that is how long a
@@ -146,7 +146,7 @@ def _programs():
     for options in _pingpongs():
         yield f"ibv_{options[0]}_pingpong {' '.join(options[1:])}".strip(), _pingpong(*options)
     for one in _perftests():
-        yield f"{one[0]} {ibverbs_utils_and_perftest.title(one[1])}", ibverbs_utils_and_perftest.perftest(*one)
+        yield f"{one[0]} {debian_verbs_programs.title(one[1])}", debian_verbs_programs.perftest(*one)
     for name, row in rdma_cm.PROGRAMS.items():
         yield name, row.case("", "", 90).run
     for name, row in rdma_cm.PERFTEST.items():

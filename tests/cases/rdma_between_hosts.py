@@ -1,6 +1,6 @@
 """Tests RDMA between two hosts, each with its own network, daemon and container, joined by a veth.
 
-The programs are the ones that run on one host too (ibverbs_utils_and_perftest.py); the C programs have their second
+The programs are the ones that run on one host too (debian_verbs_programs.py); the C programs have their second
 process on the other host."""
 
 import contextlib
@@ -12,7 +12,7 @@ from harness.case import CROWDS, Case, Group, check
 from harness.daemon import forgotten
 from harness.simulated_host import Hosts
 
-from cases import ibverbs_utils_and_perftest
+from cases import debian_verbs_programs
 from cases.c_programs import tests_of
 from cases.system_calls_and_cpu_time import idle_processes
 
@@ -173,7 +173,7 @@ def _hosts(stage):
 def _jumbo(stage):
     with Hosts(stage, mtu=9000) as hosts:
         hosts.gid_index = client_server.gid_index(hosts.server)
-        check(ibverbs_utils_and_perftest.mtu(hosts.server) == 4096, "the MTU of 9000 is not used")
+        check(debian_verbs_programs.mtu(hosts.server) == 4096, "the MTU of 9000 is not used")
         yield hosts
 
 
@@ -189,7 +189,7 @@ def _few(setting):
     wanted = ("rc_pingpong 1048576", "ud_pingpong mtu", "ib_write_bw -c RC -a",
               "ib_send_bw -c UD -a", "ib_send_bw -c UD -s 1024", "ib_read_bw -c RC -a",
               "ib_atomic_lat -A FETCH_AND_ADD")
-    return [case for case in ibverbs_utils_and_perftest.cases(setting, True)
+    return [case for case in debian_verbs_programs.cases(setting, True)
             if case.name.split(".", 1)[1].removeprefix("ibv_") in wanted]
 
 
@@ -197,7 +197,7 @@ def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
     more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle),
             Case("wire.mapped", _mapped), Case("wire.in_place", _in_place)]
-    return [Group("wire.programs", ibverbs_utils_and_perftest.cases("wire", True), _hosts, weight=CROWDS),
+    return [Group("wire.programs", debian_verbs_programs.cases("wire", True), _hosts, weight=CROWDS),
             Group("wire.tests", _PROGRAMS + more, _hosts, weight=CROWDS),
             Group("wire.unheard",
                   [Case(f"wire.unheard by {who}", _unheard(deaf), 90)
