@@ -20,7 +20,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 from cases import tenant_attacks  # noqa: E402
-from harness import cm_floods, client_server, packet_floods, process, rate_limited_traffic  # noqa: E402
+from harness import cm_floods, client_server, packet_floods, process  # noqa: E402
+from harness import rate_limited_traffic  # noqa: E402
 from harness.rdma_cm_client_server import both  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.simulated_host import Hosts  # noqa: E402

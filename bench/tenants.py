@@ -110,8 +110,8 @@ class Scene(rate_limited_traffic.Limited):
         for member in self.members:
             size = (HOSTILE_MESSAGE, HOSTILE_DEPTH) if member.is_hostile else (MESSAGE, DEPTH)
             for _ in range(member.senders):
-                two = [rate_limited_traffic.End(self.host, number + n, self.namespaces[number + n], *size)
-                       for n in range(2)]
+                two = [rate_limited_traffic.End(self.host, number + n, self.namespaces[number + n],
+                                                *size) for n in range(2)]
                 member.ends.append(two[0])
                 ends += two
                 number += 2

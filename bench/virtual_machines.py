@@ -166,7 +166,7 @@ class Places:
                      "qperf"]
             wanted = {**programs(), **files(stage, names),
                       f"{INSIDE}/bin/omniverbd": stage.dist / "bin/omniverbd",
-                      "/opt/bench/echo": guest_image.compiled("echo"),
+                      "/opt/bench/echo": guest_image.compiled("port_echo"),
                       **{f"{PROGRAMS}/{name}": stage.programs / name
                          for name in ("instruction_count", "many_qps_to_rts", "dma_speed",
                                       "vm_wake_latency")}}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import client_server, process, independent_psp, roce_packets
+from harness import client_server, independent_psp, process, roce_packets
 from harness.case import CROWDS, Case, Group, check
 from harness.simulated_host import Hosts
 

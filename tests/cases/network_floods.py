@@ -128,8 +128,8 @@ def _place(stage):
 
 def groups():
     """Four containers, of which the last one is hostile."""
-    floods = [(kind, [kind]) for kind in roce_flood_payloads.KINDS] + [("mixed",
-                                                                     list(roce_flood_payloads.KINDS))]
+    floods = [(kind, [kind]) for kind in roce_flood_payloads.KINDS]
+    floods += [("mixed", list(roce_flood_payloads.KINDS))]
     flood_cases = [(name, kinds, False) for name, kinds in floods]
     flood_cases += [("forged_sources", list(roce_flood_payloads.KINDS), 4),
                     ("forged_sources_6", list(roce_flood_payloads.KINDS), 6)]

@@ -3,8 +3,8 @@
 Two machines boot for all; few programs of each kind run every day, and all of them with `make
 soak`.
 
-The tables are those of containers (debian_verbs_programs.py, rdma_cm.py, rsocket.py, dma.py), with less of
-everything: in a machine that is emulated a message takes a hundred times as long."""
+The tables are those of containers (debian_verbs_programs.py, rdma_cm.py, rsocket.py, dma.py), with
+less of everything: in a machine that is emulated a message takes a hundred times as long."""
 
 import contextlib
 import functools
@@ -146,7 +146,8 @@ def _programs():
     for options in _pingpongs():
         yield f"ibv_{options[0]}_pingpong {' '.join(options[1:])}".strip(), _pingpong(*options)
     for one in _perftests():
-        yield f"{one[0]} {debian_verbs_programs.title(one[1])}", debian_verbs_programs.perftest(*one)
+        title = debian_verbs_programs.title(one[1])
+        yield f"{one[0]} {title}", debian_verbs_programs.perftest(*one)
     for name, row in rdma_cm.PROGRAMS.items():
         yield name, row.case("", "", 90).run
     for name, row in rdma_cm.PERFTEST.items():

@@ -1,6 +1,6 @@
 """Tests rate limits: held, and changed while traffic runs.
 
-How exactly they are held, and fifty of them, is measured by bench/rate_limited_traffic.py."""
+How exactly they are held, and fifty of them, is measured by bench/rate_limits.py."""
 
 import contextlib
 import time
@@ -29,7 +29,7 @@ _BURST = 256 * 1024
 def _changed_under_way(pair):
     """A change while traffic runs: it counts, and nothing is lost. What is counted is what the
     bucket let pass, against what a limit lets pass in the time that was; a machine that is busy can
-    only have less pass. How soon a change counts, and how exactly, bench/rate_limited_traffic.py says."""
+    only have less pass. How soon a change counts, and how exactly, bench/rate_limits.py says."""
     def limit(rate):
         for side in (pair.server, pair.client):
             pair.daemon.set_vnic(side.namespace, "--rate", f"{rate}bit", "--burst", str(_BURST))

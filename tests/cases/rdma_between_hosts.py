@@ -1,7 +1,7 @@
 """Tests RDMA between two hosts, each with its own network, daemon and container, joined by a veth.
 
-The programs are the ones that run on one host too (debian_verbs_programs.py); the C programs have their second
-process on the other host."""
+The programs are the ones that run on one host too (debian_verbs_programs.py); the C programs
+have their second process on the other host."""
 
 import contextlib
 import subprocess
@@ -197,7 +197,8 @@ def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
     more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle),
             Case("wire.mapped", _mapped), Case("wire.in_place", _in_place)]
-    return [Group("wire.programs", debian_verbs_programs.cases("wire", True), _hosts, weight=CROWDS),
+    programs = debian_verbs_programs.cases("wire", True)
+    return [Group("wire.programs", programs, _hosts, weight=CROWDS),
             Group("wire.tests", _PROGRAMS + more, _hosts, weight=CROWDS),
             Group("wire.unheard",
                   [Case(f"wire.unheard by {who}", _unheard(deaf), 90)
