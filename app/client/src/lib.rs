@@ -22,7 +22,7 @@ mod errno_conversion;
 mod fork;
 mod memory_from_daemon;
 mod messages_with_files;
-mod multicast_attachments;
+mod multicast_groups_of_qp;
 mod multicast_receive_links;
 mod page_revocation;
 mod peer_doorbells;

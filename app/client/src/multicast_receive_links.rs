@@ -2,7 +2,7 @@
 //!
 //! The answer to a call and the news of its link come by different sockets, so in any order.
 
-use crate::multicast_attachments::{Attachment, Groups};
+use crate::multicast_groups_of_qp::{Attachment, Groups};
 use crate::queue_pair_records::QueuePairs;
 use omniverb_sys::lock;
 use omniverb_terms::{Errno, Gid, Qpn};

@@ -1,7 +1,7 @@
 //! The queue pairs of the process, and what must be announced of them to a daemon that was
 //! restarted.
 
-use crate::multicast_attachments::Groups;
+use crate::multicast_groups_of_qp::Groups;
 use crate::peer_doorbells::BellName;
 use omniverb_device::Qp;
 use omniverb_sys::lock;
