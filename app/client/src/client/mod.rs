@@ -9,7 +9,7 @@ mod explain_unreachable_peer;
 mod link_attachment;
 mod memory_registration;
 mod multicast_attach_calls;
-mod multicast_groups;
+mod multicast_group_requests;
 mod open_shared_qp;
 mod page_adoption;
 mod pages_granted_to_peers;
@@ -31,7 +31,7 @@ pub use self::open_shared_qp::OpenedQp;
 pub use self::sibling_library_calls::DaemonAnswer;
 pub use self::xrc_srq_links::Membership;
 
-use self::multicast_groups::MulticastGroups;
+use self::multicast_group_requests::MulticastGroups;
 use self::pages_granted_to_peers::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
 use crate::daemon_session::{self, Session};

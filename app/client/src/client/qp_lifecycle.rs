@@ -2,7 +2,7 @@
 
 use super::Client;
 use super::explain_unreachable_peer::explain_qp;
-use super::multicast_groups::await_last_words;
+use super::multicast_group_requests::await_last_words;
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_daemon_calls::{CallOutcome, Caller, DeferredCall};
 use crate::pending_datagram_links::LinkReply;
