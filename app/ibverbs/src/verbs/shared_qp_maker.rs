@@ -8,7 +8,7 @@ use omniverb_device::{Qp, QpMask};
 use omniverb_session::shared_qp_messages::Attributes;
 use omniverb_terms::{Errno, Qpn};
 
-use super::qp_attr::{check, known, modify};
+use super::modify_and_query_qp::{check, known, modify};
 use super::qp_attr_codec::{attr_of, words};
 use super::xrc_domain::XrcDomain;
 
