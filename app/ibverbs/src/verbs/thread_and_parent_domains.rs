@@ -8,8 +8,8 @@ use omniverb_terms::Errno;
 
 use super::object_counts::UserCount;
 use super::parent_domain_allocators::ParentDomainAllocators;
-use super::parent_objects::TdShell;
 use super::protection_domain::parent_domain;
+use super::td_and_dm_handles::TdShell;
 use crate::errno::null;
 
 /// Bits of `comp_mask` of a parent domain.
