@@ -32,7 +32,7 @@ pub(crate) const VERBS: Library = Library {
     soname: VERBS_SONAME,
     plain: "libibverbs.so",
     beside: &[],
-    sources: &["events.c"],
+    sources: &["cancellable_event_waits.c"],
     script: Some("libibverbs/libibverbs.map.in"),
 };
 

@@ -75,7 +75,7 @@ unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_async_event)
     }
 }
 
-/// `ibv_get_async_event`, without the waiting; see `events.c`.
+/// `ibv_get_async_event`, without the waiting; see `cancellable_event_waits.c`.
 ///
 /// # Safety
 /// All pointers are valid.

@@ -214,7 +214,7 @@ pub(super) unsafe extern "C" fn modify_cq(
     if mask & !IBV_CQ_ATTR_MODERATE != 0 { Errno::EINVAL.raw() } else { 0 }
 }
 
-/// `ibv_get_cq_event`, without the waiting; see `events.c`.
+/// `ibv_get_cq_event`, without the waiting; see `cancellable_event_waits.c`.
 ///
 /// # Safety
 /// All pointers are valid.
