@@ -20,10 +20,10 @@ mod mapped_operations;
 mod operation_trace;
 mod path_selection;
 pub(super) mod payload_source;
-mod peer_polling;
 mod received_responses;
 mod request_state;
 mod send_queue;
+mod stalled_peer_detection;
 mod strict_checks;
 mod trace_numbers;
 mod transmit;
@@ -33,12 +33,12 @@ mod wait_reason;
 mod wake_peer;
 
 pub(super) use path_selection::{AttributeRules, PathSelection};
-pub(super) use peer_polling::PeerPolling;
 use request_state::{
     ATOMIC_BYTES, CompletionCondition, KeptData, RequestHeader, SendEntry, TimeoutOutcome,
     TryOutcome, WaitReason, keep, local_access,
 };
 pub(super) use send_queue::SendQueue;
+pub(super) use stalled_peer_detection::PeerPolling;
 pub(super) use unresolved_datagrams::UnresolvedDatagrams;
 pub(super) use wait_reason::WaitState;
 

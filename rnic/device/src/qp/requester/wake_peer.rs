@@ -7,7 +7,7 @@
 //! consume nothing for a while, wakes the peer once. A peer that consumes is never woken that way,
 //! and requests that complete at once never come here.
 
-use super::peer_polling::PeerAction;
+use super::stalled_peer_detection::PeerAction;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 
