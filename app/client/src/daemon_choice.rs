@@ -6,7 +6,7 @@
 //! A setuid program knows the host's only.
 
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
-use omniverb_sys::{socket_deadline, user_daemon};
+use omniverb_sys::{seqpacket_deadline, user_daemon};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl Candidate {
     pub(crate) fn connect(&self, deadline: u64) -> io::Result<OwnedFd> {
         match self.trust {
             Trust::Shown => user_daemon::connect(&self.path, deadline),
-            Trust::Path => socket_deadline::connect(&self.path, deadline),
+            Trust::Path => seqpacket_deadline::connect(&self.path, deadline),
         }
     }
 }

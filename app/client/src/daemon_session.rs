@@ -17,7 +17,7 @@ use omniverb_session::body::{
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::lock;
-use omniverb_sys::{Extent, clock, socket_deadline, user_daemon};
+use omniverb_sys::{Extent, clock, seqpacket_deadline, user_daemon};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -203,10 +203,10 @@ fn greet(socket: &OwnedFd, meeting: SessionKind, deadline: u64) -> Result<Welcom
     let hello = Hello { role: ROLE_VERBS, resume, name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
-    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline)
+    seqpacket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline)
         .map_err(|e| errno_of(&e))?;
-    let (length, descriptors) =
-        socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| errno_of(&e))?;
+    let (length, descriptors) = seqpacket_deadline::receive(socket.as_fd(), &mut bytes, deadline)
+        .map_err(|e| errno_of(&e))?;
     if length == 0 {
         return Err(Errno::ECONNRESET);
     }
@@ -261,7 +261,7 @@ fn ask(turn: &mut CallGuard<'_>, message: &Message, deadline: u64) -> Result<u64
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(turn.tag + 1, message, &mut bytes);
-    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline)
+    seqpacket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline)
         .map_err(|e| transport(&e))?;
     turn.tag += 1;
     turn.owed += 1;
@@ -279,7 +279,7 @@ struct TaggedAnswer {
 fn hear(turn: &mut CallGuard<'_>, deadline: u64) -> Result<TaggedAnswer, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let (length, files) = socket_deadline::receive(socket.as_fd(), &mut bytes, deadline)
+    let (length, files) = seqpacket_deadline::receive(socket.as_fd(), &mut bytes, deadline)
         .map_err(|e| transport(&e))?;
     if length == 0 {
         return Err(LOST);

@@ -3,7 +3,7 @@
 use crate::limits::BROKER;
 use omniverb_formats::broker_message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
-use omniverb_sys::{clock, seqpacket, socket_deadline};
+use omniverb_sys::{clock, seqpacket, seqpacket_deadline};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, netlink, socket_with};
 use std::ffi::OsString;
 use std::io;
@@ -33,7 +33,7 @@ impl BrokerConnection {
     /// # Errors
     /// There is none.
     pub(crate) fn new() -> io::Result<Self> {
-        let broker = socket_deadline::connect(&path(), clock::now() + BROKER)?;
+        let broker = seqpacket_deadline::connect(&path(), clock::now() + BROKER)?;
         let (flags, protocol) = (SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG));
         let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
         let (halves, _) = NAME.as_chunks();
@@ -53,7 +53,7 @@ impl BrokerConnection {
 
     fn send_with(&self, request: Request, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let until = clock::now() + BROKER;
-        socket_deadline::send(self.0.as_fd(), &request.encode(), files, until)
+        seqpacket_deadline::send(self.0.as_fd(), &request.encode(), files, until)
     }
 
     /// Says that this is a gateway, for all if it may be.

@@ -50,7 +50,7 @@ pub mod record_lock;
 pub mod refusal_log;
 pub mod sd_notify;
 pub mod seqpacket;
-pub mod socket_deadline;
+pub mod seqpacket_deadline;
 mod socket_drops;
 pub mod spare_fds;
 pub mod tcp_connection;

@@ -6,7 +6,7 @@
 // UNSAFETY: reads a word that the kernel gave the process at its start.
 #![expect(unsafe_code)]
 
-use crate::{seqpacket, socket_deadline};
+use crate::{seqpacket, seqpacket_deadline};
 use rustix::fs::{FileType, lstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -51,7 +51,7 @@ pub fn path() -> Option<PathBuf> {
 /// as [`seqpacket::connect`].
 pub fn connect(path: &Path, deadline: u64) -> io::Result<OwnedFd> {
     check_folder(path.parent().unwrap_or(path))?;
-    let daemon = socket_deadline::connect(path, deadline)?;
+    let daemon = seqpacket_deadline::connect(path, deadline)?;
     let user = seqpacket::peer(daemon.as_fd())?.uid;
     match user == 0 || user == geteuid().as_raw() {
         true => Ok(daemon),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE, SYSTEM_SOCKET, operator};
-use omniverb_sys::{clock, socket_deadline, user_daemon};
+use omniverb_sys::{clock, seqpacket_deadline, user_daemon};
 use rustix::process::geteuid;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let deadline = clock::now() + PATIENCE;
     match named().is_none() && user_daemon::path().is_some_and(|own| own == path) {
         true => user_daemon::connect(path, deadline),
-        false => socket_deadline::connect(path, deadline),
+        false => seqpacket_deadline::connect(path, deadline),
     }
 }
 

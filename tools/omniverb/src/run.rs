@@ -7,7 +7,7 @@ use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::address_range;
 use omniverb_formats::broker_message::{self, Reply, Request, SUFFIX};
 use omniverb_session::SOCKET_VARIABLE;
-use omniverb_sys::{clock, seqpacket, socket_deadline};
+use omniverb_sys::{clock, seqpacket, seqpacket_deadline};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -130,7 +130,7 @@ fn light(daemon: &Path) -> Option<String> {
     let mut path = daemon.as_os_str().to_owned();
     path.push(SUFFIX);
     let deadline = clock::now() + PATIENCE.as_nanos() as u64;
-    let broker = socket_deadline::connect(Path::new(&path), deadline).ok()?;
+    let broker = seqpacket_deadline::connect(Path::new(&path), deadline).ok()?;
     seqpacket::send(broker.as_fd(), &Request::ShowRanges.encode(), &[]).ok()?;
     seqpacket::limit_receiving(broker.as_fd(), Some(PATIENCE)).ok()?;
     let mut all = Vec::new();

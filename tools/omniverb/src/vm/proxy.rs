@@ -20,7 +20,7 @@ use omniverb_session::vm::{
     TellPairs, TellPinned, decode, encode, written,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
-use omniverb_sys::{clock, proxied_udp, seqpacket, socket_deadline};
+use omniverb_sys::{clock, proxied_udp, seqpacket, seqpacket_deadline};
 pub(super) use pair_windows::PairWindows;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -368,8 +368,9 @@ impl Proxy {
         let length = encode(self.tag, message, &mut bytes);
         let deadline = clock::now() + PATIENCE;
         // If it is closed, the last word may be there.
-        let _ = socket_deadline::send(self.machine_socket.as_fd(), &bytes[..length], &[], deadline);
-        let heard = socket_deadline::receive(self.machine_socket.as_fd(), &mut bytes, deadline);
+        let _ =
+            seqpacket_deadline::send(self.machine_socket.as_fd(), &bytes[..length], &[], deadline);
+        let heard = seqpacket_deadline::receive(self.machine_socket.as_fd(), &mut bytes, deadline);
         let (length, files) = heard.map_err(|_| ProxyEnd::Daemon)?;
         match decode(&bytes[..length]) {
             Ok((_, Message::Parted(_))) => Err(ProxyEnd::Detached),

@@ -15,7 +15,7 @@ use super::kept_rings::{KeptRings, PINS_MAX};
 use super::page_location::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_sys::{clock, io_uring_pin, pidfd, seqpacket, socket_deadline};
+use omniverb_sys::{clock, io_uring_pin, pidfd, seqpacket, seqpacket_deadline};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
@@ -303,7 +303,7 @@ struct Before {
 impl Before {
     fn find(path: &Path) -> anyhow::Result<Before> {
         let deadline = clock::now() + PATIENCE;
-        let socket = socket_deadline::connect(path, deadline)?;
+        let socket = seqpacket_deadline::connect(path, deadline)?;
         let pid = is_alike(socket.as_fd())
             .context("a process of another user has the pinner's socket")?;
         let process = pidfd::of_peer(socket.as_fd())?;
@@ -311,12 +311,13 @@ impl Before {
     }
 
     fn say(&self, message: &[u8]) -> anyhow::Result<()> {
-        Ok(socket_deadline::send(self.socket.as_fd(), message, &[], self.deadline)?)
+        Ok(seqpacket_deadline::send(self.socket.as_fd(), message, &[], self.deadline)?)
     }
 
     fn hear(&self) -> anyhow::Result<(u8, Vec<u64>)> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, _) = socket_deadline::receive(self.socket.as_fd(), &mut bytes, self.deadline)?;
+        let (length, _) =
+            seqpacket_deadline::receive(self.socket.as_fd(), &mut bytes, self.deadline)?;
         parts(bytes.get(..length).unwrap_or(&[])).context("the earlier pinner has ended")
     }
 

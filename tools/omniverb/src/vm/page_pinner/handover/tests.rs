@@ -64,14 +64,14 @@ impl Bench {
     /// A client connects, sends this, and gets that.
     fn come(&self, said: &[Vec<u8>]) -> (OwnedFd, Option<(u8, Vec<u64>)>) {
         let deadline = clock::now() + PATIENCE;
-        let socket = socket_deadline::connect(&self.folder.join(NAME), deadline).unwrap();
+        let socket = seqpacket_deadline::connect(&self.folder.join(NAME), deadline).unwrap();
         for message in said {
-            socket_deadline::send(socket.as_fd(), message, &[], deadline).unwrap();
+            seqpacket_deadline::send(socket.as_fd(), message, &[], deadline).unwrap();
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let heard = (!said.is_empty()).then(|| {
             let (length, _) =
-                socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
+                seqpacket_deadline::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
             parts(&bytes[..length])
         });
         (socket, heard.flatten())
@@ -154,7 +154,7 @@ fn an_heir_without_the_last_message_keeps_its_copies() {
             loop {
                 let deadline = clock::now() + PATIENCE;
                 let heard =
-                    socket_deadline::receive(heir.socket.as_fd(), &mut bytes, deadline).unwrap();
+                    seqpacket_deadline::receive(heir.socket.as_fd(), &mut bytes, deadline).unwrap();
                 match parts(&bytes[..heard.0]).unwrap() {
                     (WHICH, words) => assert!(heir.tell(words.first().copied(), &kept)),
                     (HAVE, words) => assert!(heir.hear(&words)),
