@@ -16,11 +16,11 @@ mod immovable_pages;
 mod io_uring;
 mod many_descriptors;
 mod memfd_access;
-mod memory;
 mod memory_device;
 mod memory_sharers;
 mod page_contents;
 mod program_memory_policies;
+mod raw_system_calls;
 mod rlimits;
 mod stress;
 
@@ -172,7 +172,7 @@ pub fn cycles_are_given() -> bool {
 }
 
 /// Adopts pages, however often that has to be tried on a busy machine.
-pub fn take(memory: memory::Memory, access: Access, strategy: Strategy) -> AdoptedPages {
+pub fn take(memory: raw_system_calls::Memory, access: Access, strategy: Strategy) -> AdoptedPages {
     loop {
         match adopt_somewhere(memory, access, &[strategy]) {
             Err(AdoptError::Busy) => {}
@@ -191,7 +191,7 @@ pub fn give_back(mut pages: AdoptedPages, ways: &[Strategy]) {
 
 /// Why a strategy cannot be tried here, if so.
 pub fn require(strategy: Strategy) -> Outcome {
-    let memory = memory::Memory::anonymous(memory::PAGE);
+    let memory = raw_system_calls::Memory::anonymous(raw_system_calls::PAGE);
     let mut outcome = adopt_somewhere(memory, Access::ReadWrite, &[strategy]);
     while outcome.as_ref().err() == Some(&AdoptError::Busy) {
         outcome = adopt_somewhere(memory, Access::ReadWrite, &[strategy]);
@@ -207,10 +207,10 @@ pub fn require(strategy: Strategy) -> Outcome {
 }
 
 fn run(scenario: &Scenario) -> &'static str {
-    let status = memory::in_child(|| {
-        memory::set_deadline(DEADLINE_SECONDS.max(cycles(0)));
+    let status = raw_system_calls::in_child(|| {
+        raw_system_calls::set_deadline(DEADLINE_SECONDS.max(cycles(0)));
         if scenario.unprivileged {
-            memory::become_nobody();
+            raw_system_calls::become_nobody();
         }
         if let Err(reason) = (scenario.run)() {
             println!("    skipped: {reason}");

@@ -5,7 +5,7 @@
 // storage of their maker and so do nothing but loads, stores and raw system calls.
 
 use crate::many_descriptors::forbid_comparing;
-use crate::memory::{Memory, PAGE, in_child, reap_status, start_child};
+use crate::raw_system_calls::{Memory, PAGE, in_child, reap_status, start_child};
 use crate::stress::cycle;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt_with};
@@ -275,7 +275,8 @@ pub fn one_thread_is_not_alone() -> Outcome {
 /// Children with memory of their own, as after `fork()`, do not keep pages from moving.
 pub fn forked_children_are_not_in_the_way() -> Outcome {
     require(Strategy::Stop)?;
-    let child = crate::memory::start_child(|| std::thread::sleep(Duration::from_secs(600)));
+    let child =
+        crate::raw_system_calls::start_child(|| std::thread::sleep(Duration::from_secs(600)));
     let memory = Memory::anonymous(4 * PAGE);
     let begin = Instant::now();
     loop {
@@ -285,8 +286,8 @@ pub fn forked_children_are_not_in_the_way() -> Outcome {
         }
         assert!(begin.elapsed() < Duration::from_secs(10), "never");
     }
-    crate::memory::kill(child);
-    crate::memory::reap(child);
+    crate::raw_system_calls::kill(child);
+    crate::raw_system_calls::reap(child);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Tests that no store is ever lost: threads count in memory only they write, while the pages under
 //! them move out and back. A word that does not hold what its owner stored last is a lost store.
 
-use crate::memory::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
 use crate::page_contents::access;
+use crate::raw_system_calls::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
 use crate::{Outcome, cycles, cycles_are_given, require};
 use omniverb_adopt::{Access, Strategy};
 use std::io::Write;
