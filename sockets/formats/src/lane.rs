@@ -21,10 +21,10 @@
 //! more than the ring has. Offsets are masked.
 
 use crate::byte_ring;
+use crate::carried_direction::fence;
 use crate::channel::{
     LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words,
 };
-use crate::direction::fence;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 

@@ -2,7 +2,7 @@
 //! (docs/decisions/0046).
 //!
 //! * [`link_layout`] lays out a link's memory; [`byte_ring`] copies into and out of its rings;
-//!   [`direction`] is a stream of bytes through it, which either end can end at any instant.
+//!   [`carried_direction`] is a stream of bytes through it, which either end can end at any instant.
 //! * [`link_slot`] lays out what one process keeps of a link.
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other.
@@ -17,9 +17,9 @@
 pub mod address_range;
 pub mod broker_message;
 pub mod byte_ring;
+pub mod carried_direction;
 pub mod channel;
 pub mod channel_mirror;
-pub mod direction;
 pub mod fallback_ledger;
 pub mod gateway_message;
 pub mod lane;
@@ -30,5 +30,5 @@ mod message_words;
 pub mod syscall_instructions;
 pub mod try_guard;
 
-pub use direction::{Broken, Direction, Head, Place};
+pub use carried_direction::{Broken, Direction, Head, Place};
 pub use lane::Lane;

@@ -15,7 +15,7 @@
 //! moment. So a lock is never reset with its place: the thread that has taken it releases it, and a
 //! place whose lock is taken is not used again.
 
-use crate::direction;
+use crate::carried_direction;
 use omniverb_ring::shared_atomics::{AtomicU64, Ordering, fence};
 
 /// Takes the lock, for the thread of this name, which is not 0. `false`: another thread has it, or
@@ -26,7 +26,7 @@ pub fn try_lock(lock: &AtomicU64, thread: u64, is_there: impl FnOnce() -> bool) 
     if lock.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return false;
     }
-    direction::fence();
+    carried_direction::fence();
     let is_there = is_there();
     if !is_there {
         unlock(lock);

@@ -9,7 +9,7 @@ use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::active_threads::ActiveThreads;
-use omniverb_formats::direction::Inherits;
+use omniverb_formats::carried_direction::Inherits;
 use omniverb_formats::{Direction, Place, link_layout};
 use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};

@@ -10,7 +10,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_formats::direction::Stretch;
+use omniverb_formats::carried_direction::Stretch;
 use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_formats::{Direction, Head};
 use rustix::io::Errno;

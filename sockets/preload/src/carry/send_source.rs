@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use omniverb_formats::Direction;
-use omniverb_formats::direction::Stretch;
+use omniverb_formats::carried_direction::Stretch;
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags};
 
