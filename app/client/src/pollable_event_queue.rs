@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, Weak};
 /// Threads that are woken at a time: all.
 const EVERYBODY: u32 = u32::MAX >> 1;
 
-/// What a call sleeps on until there is an event; `cancellable_event_waits.c` of libibverbs knows it, too.
+/// What a call sleeps on until there is an event; `cancellable_event_waits.c` of libibverbs knows
+/// it, too.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Doorbell {

@@ -2,7 +2,8 @@
 //! (docs/decisions/0046).
 //!
 //! * [`link_layout`] lays out a link's memory; [`byte_ring`] copies into and out of its rings;
-//!   [`carried_direction`] is a stream of bytes through it, which either end can end at any instant.
+//!   [`carried_direction`] is a stream of bytes through it, which either end can end at any
+//!   instant.
 //! * [`link_slot`] lays out what one process keeps of a link.
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The broker says which process is side 0. A side's words ([`Side`]) are written by that side, but
-//! for its place, which both change (`carried_direction.rs`). What changes with each message is two cache
-//! lines away from anything else: processors fetch lines in pairs.
+//! for its place, which both change (`carried_direction.rs`). What changes with each message is two
+//! cache lines away from anything else: processors fetch lines in pairs.
 
 use core::mem::offset_of;
 

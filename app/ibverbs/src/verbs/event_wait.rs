@@ -1,6 +1,7 @@
-//! Takes events (a call that finds none waits in `cancellable_event_waits.c`, where it can be cancelled); and waits
-//! until the application has acknowledged every event about an object it destroys, as the
-//! specification asks (11.2.6.3), with the mutex and condition that the C structs carry.
+//! Takes events (a call that finds none waits in `cancellable_event_waits.c`, where it can be
+//! cancelled); and waits until the application has acknowledged every event about an object it
+//! destroys, as the specification asks (11.2.6.3), with the mutex and condition that the C structs
+//! carry.
 
 use core::ffi::c_int;
 
@@ -10,9 +11,9 @@ use omniverb_client::{Doorbell, Notifier};
 use crate::errno::minus_one;
 
 /// Takes the oldest event and has `taken` say what it is, and count it, before a thread that
-/// destroys the object has removed its events. What it returns is for `cancellable_event_waits.c`: 0, or -1 with
-/// `errno` set (`EAGAIN`: there is none, and the application has made the descriptor non-blocking),
-/// or 1: there is none, and `bell` is what to sleep on.
+/// destroys the object has removed its events. What it returns is for `cancellable_event_waits.c`:
+/// 0, or -1 with `errno` set (`EAGAIN`: there is none, and the application has made the descriptor
+/// non-blocking), or 1: there is none, and `bell` is what to sleep on.
 ///
 /// # Safety
 /// `bell` is valid.
