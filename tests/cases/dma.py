@@ -120,7 +120,7 @@ def _outlives(place):
 
 
 def _hostile(test, place):
-    print(_client(place, "hostile", test, place.port))
+    print(_client(place, "hostile_node", test, place.port))
     # It serves others as before.
     _plain("client", "announcements", place)
 
@@ -173,7 +173,7 @@ def groups():
                 cases.append(Case(f"{setting}.dma.{test}", run, 60))
         if setting == "containers":
             cases += [Case(f"{setting}.dma.hostile.{test}", functools.partial(_hostile, test), 60,
-                           slow=test in _SLOW) for test in tests_of("hostile")]
+                           slow=test in _SLOW) for test in tests_of("hostile_node")]
         if setting == "user":
             cases += [Case("user.dma.examples", _examples, 30),
                       Case("user.dma.python", _python, 30)]

@@ -4,7 +4,7 @@
 #define CLIENT_H
 
 #include "../common.h"
-#include "dma.h"
+#include "node_protocol.h"
 
 static struct omv_dma *dma;
 static struct omv_dma_node *node;

@@ -1,7 +1,7 @@
 /* A node that does as its clients say, one client after the other: node [ADDRESS]. Prints its port.
  * Ends with its input. */
 #include "../common.h"
-#include "dma.h"
+#include "node_protocol.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* How connections, buffers and transfers end: ends TEST ADDRESS PORT OUR-ADDRESS. */
+/* How connections, buffers and transfers end: teardown TEST ADDRESS PORT OUR-ADDRESS. */
 #include "client.h"
 
 #include <pthread.h>

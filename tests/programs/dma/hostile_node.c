@@ -1,4 +1,4 @@
-/* Connects to a node by rdma_cm itself, and says what no node says: hostile WHAT ADDRESS PORT.
+/* Connects to a node by rdma_cm itself, and says what no node says: hostile_node WHAT ADDRESS PORT.
  * Ends well if the node ends the connection, and refuses those who do not say what they are. */
 #include "../common.h"
 
