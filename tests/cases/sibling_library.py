@@ -73,8 +73,8 @@ def _without_owner(pair):
 
 def _no_accident(_pair):
     """A program that names a function of the node, and not the node, does not link."""
-    text = process.run(["gcc", "-o", "/dev/null", staging.SIBLING / "unbound.c", staging.LIBRARY],
-                       accept=(1,))
+    program = staging.SIBLING / "private_node_misuse.c"
+    text = process.run(["gcc", "-o", "/dev/null", program, staging.LIBRARY], accept=(1,))
     check("undefined reference to `omniverb_private_version'" in text, text)
 
 

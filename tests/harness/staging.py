@@ -104,8 +104,8 @@ def build_bundled(out):
     module, plain = libraries / "libmodule-0a1b2c3d.so", libraries / "libplain.so"
     shared = ["gcc", *_FLAGS, "-fPIC", "-shared", "-Wl,--no-as-needed"]
     beside, below = "-Wl,-rpath,$ORIGIN", "-Wl,-rpath,$ORIGIN/../package.libs"
-    process.run([*shared, "-o", copy, f"-Wl,-soname,{copy.name}", _BUNDLED / "copy.c",
-                 f"-Wl,--version-script={_BUNDLED / 'copy.map'}"])
+    process.run([*shared, "-o", copy, f"-Wl,-soname,{copy.name}", _BUNDLED / "libibverbs_copy.c",
+                 f"-Wl,--version-script={_BUNDLED / 'libibverbs_copy.map'}"])
     process.run([*shared, "-o", module, f"-Wl,-soname,{module.name}", _BUNDLED / "module.c", copy,
                  beside])
     process.run([*shared, "-o", plain, f"-Wl,-soname,{plain.name}", "-DPLAIN",

@@ -1,6 +1,6 @@
 /* What the two sides of the DMA tests have in common: a node that does as it is told, by DMA. */
-#ifndef DMA_H
-#define DMA_H
+#ifndef NODE_PROTOCOL_H
+#define NODE_PROTOCOL_H
 
 #include <omniverb/dma.h>
 #include <stdint.h>
