@@ -12,8 +12,8 @@ use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::errno;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr};
 use crate::{
-    control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount, memory_owner,
-    unlinked_calls,
+    control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount,
+    memory_owner, unlinked_calls,
 };
 
 /// A call that changes what is known.

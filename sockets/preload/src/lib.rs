@@ -50,6 +50,7 @@ mod control_messages;
 mod count_slots;
 pub mod descriptor_hooks;
 mod descriptor_probe;
+mod descriptor_tables;
 mod epoll_members;
 mod errno;
 pub mod fallback_ledger;
@@ -75,7 +76,6 @@ mod symbol_lookup;
 mod syscall_effects;
 pub mod syscall_hook;
 mod syscall_scan;
-mod descriptor_tables;
 mod table_memory;
 #[cfg(test)]
 mod test_entry_points;
