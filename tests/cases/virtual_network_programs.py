@@ -1,8 +1,8 @@
 """Runs the programs of containers and of other hosts in virtual networks, unmodified.
 
 Two tenants with the same addresses run each program at once, on one host. Between two hosts they
-take turns. The tables are those of perftest.py, rdma_cm.py and rsocket.py; few rows run every day,
-all of them with `make soak`."""
+take turns. The tables are those of debian_verbs_programs.py, rdma_cm.py and rsocket.py; few rows
+run every day, all of them with `make soak`."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from harness.network import Cable, Switch
 from harness.rdma_core_suites import Suite, debian, judge
 from harness.simulated_host import Host
 
-from cases import perftest, pyverbs, rdma_cm, rsocket
+from cases import debian_verbs_programs, pyverbs, rdma_cm, rsocket
 
 _KEYS = {"blue": "3c" * 16, "red": "5a" * 16}
 # A vNIC of a virtual network has one GID.
@@ -148,13 +148,15 @@ def _in_turn(number, run):
 
 def _programs():
     """Name, what runs between two places."""
-    for program, size, events in perftest.pingpongs():
+    for program, size, events in debian_verbs_programs.pingpongs():
         name = f"ibv_{program}_pingpong {size} {' '.join(events)}".strip()
-        yield name, perftest.pingpong(program, size, events)
+        yield name, debian_verbs_programs.pingpong(program, size, events)
     for events in ([], ["-e"]):
-        yield f"ibv_xsrq_pingpong {' '.join(events)}".strip(), perftest.xrc_pingpong(events)
-    for row in perftest.perftests():
-        yield f"{row[0]} {perftest.title(row[1])}", perftest.perftest(*row)
+        name = f"ibv_xsrq_pingpong {' '.join(events)}".strip()
+        yield name, debian_verbs_programs.xrc_pingpong(events)
+    for row in debian_verbs_programs.perftests():
+        name = f"{row[0]} {debian_verbs_programs.title(row[1])}"
+        yield name, debian_verbs_programs.perftest(*row)
     for name, row in rdma_cm.PROGRAMS.items():
         yield name, row.case("", "", 90).run
     for name, row in rdma_cm.PERFTEST.items():
