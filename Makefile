@@ -97,7 +97,9 @@ check: build
 	@cargo xtask tidy
 	@OMNIVERB_ADOPT_CYCLES=100 cargo test --quiet --workspace --locked
 
-test: deps guest build
+# The guests are fetched while the build runs.
+test: deps
+	@$(MAKE) --no-print-directory -j2 guest build
 	@$(PYTHON) tests/run $(TESTS)
 
 # The pages' links are checked by `cargo xtask tidy`, which needs no mdbook.

@@ -77,7 +77,8 @@ static uint64_t use_until_mapped(struct peer *p, char **at, size_t *bytes)
 {
     uint64_t done = 0, begun = now_ns();
     for (*at = NULL; !*at || done < 50; done++) {
-        check(now_ns() - begun < HANGS_NS, "never mapped");
+        check(now_ns() - begun < HANGS_NS, "never mapped, by %llu operations",
+              (unsigned long long)done);
         add_one(p);
         *at = mapped(bytes);
         if (done > 20)
