@@ -11,7 +11,7 @@ use crate::server::subsystems::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::operator::{ChangeObjects, OBJECT_TEXT_BYTES, ObjectsChanged};
 use omniverb_sys::termination_fd;
-use omniverb_tenancy::{Policy, VnicId};
+use omniverb_tenancy::{KeyGeneration, Policy, VnicId};
 use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -125,14 +125,12 @@ impl EnginePorts<'_> {
     pub(super) fn apply_objects(&mut self) {
         let general = self.objects.general();
         let ids = self.vnics.registry().ids();
+        // The general policy is that of some of them.
         let before: Vec<_> = ids.iter().map(|vnic| self.tables.policy(*vnic).encryption).collect();
         self.tables.decide(|tables| tables.set_general_policy(general));
         self.apply_networks();
         for (vnic, before) in ids.into_iter().zip(before) {
-            self.apply_policy(vnic);
-            if self.tables.policy(vnic).encryption != before {
-                self.encryption_is_other(vnic);
-            }
+            self.apply_since(vnic, before);
         }
         self.review_rules();
         self.engine.close_empty_groups();
@@ -172,7 +170,11 @@ impl EnginePorts<'_> {
     /// Applies to a vNIC what its object says. Of rules that have changed, links that exist hear by
     /// [`Self::review_rules`].
     pub(super) fn apply_object(&mut self, key: VnicId) {
-        let before = self.tables.policy(key).encryption;
+        self.apply_since(key, self.tables.policy(key).encryption);
+    }
+
+    /// Applies to a vNIC what its object says. `before`: its encryption so far.
+    fn apply_since(&mut self, key: VnicId, before: Option<KeyGeneration>) {
         self.apply_policy(key);
         if self.tables.policy(key).encryption != before {
             self.encryption_is_other(key);
