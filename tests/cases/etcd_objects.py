@@ -29,7 +29,7 @@ attach = "/run/netns/web"
 """
 
 
-class _Etcd:
+class Etcd:
     """A member of etcd that is alone."""
 
     def __init__(self, stage, enter, url=_URL, more=()):
@@ -78,7 +78,7 @@ class _Etcd:
         self.start()
 
 
-class _Agent:
+class Agent:
     """One `omniverb-agent cluster`."""
 
     def __init__(self, scene, *words):
@@ -117,7 +117,7 @@ class _Scene:
             self.namespace = Namespace()
             stack.callback(self.namespace.close)
             self.enter = self.namespace.enter()
-            self.etcd = _Etcd(stage, self.enter)
+            self.etcd = Etcd(stage, self.enter)
             stack.callback(lambda: process.end(self.etcd.process))
             self.daemon = Daemon(stage, enter=self.enter)
             stack.callback(self.daemon.close)
@@ -135,7 +135,7 @@ class _Scene:
     def agent(self, *words, host="h1"):
         """Starts an agent."""
         etcd = [] if "--file" in words else ["--etcd-endpoints", _URL]
-        agent = _Agent(self, "--host", host, *etcd, *words)
+        agent = Agent(self, "--host", host, *etcd, *words)
         self.agents.append(agent)
         return agent
 
@@ -489,7 +489,7 @@ def _secured(stage):
         files = [f"--{name}={folder / file}"
                  for name, file in (("cacert", "cert"), ("cert", "cert"), ("key", "key"))]
 
-        class _Secure(_Etcd):
+        class _Secure(Etcd):
             def client(self):
                 return files
 

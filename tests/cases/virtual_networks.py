@@ -75,7 +75,7 @@ def _fixture(stage):
         scene.close()
 
 
-def _gids(place):
+def gids_of(place):
     """The GIDs of a device, as ibv_devinfo shows them."""
     return re.findall(r"GID\[ *\d+\]:\s*([0-9a-f:.]+)", place.run("ibv_devinfo", "-v"))
 
@@ -85,7 +85,7 @@ def _names(scene):
     seen = set()
     for tenant, pair in scene.pairs.items():
         for number, place in enumerate((pair.server, pair.client), 1):
-            gids = _gids(place)
+            gids = gids_of(place)
             shown = scene.shown(f"{tenant}{number}")
             check(gids == [shown["gid"]], f"{gids}, {shown}")
             check("ffff:" not in gids[0] and not gids[0].startswith("fe80"), gids)
@@ -95,16 +95,16 @@ def _names(scene):
     check("f0f0" not in text, text)
 
 
-_PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong")
+PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong")
 
 
-def _words(program, count):
+def pingpong_words(program, count):
     """A pingpong by the only GID; datagrams fit one packet of the underlay."""
     checks = [] if program == "ibv_srq_pingpong" else ["-c"]
     return [program, "-g", "0", "-n", str(count), "-s", "1000", *checks]
 
 
-def _check_pingpong(printed):
+def check_pingpong(printed):
     """Numbers are small, contents right."""
     text = printed.server + printed.client
     numbers = re.findall(r"address:.*QPN (0x[0-9a-f]+)", text)
@@ -115,11 +115,11 @@ def _check_pingpong(printed):
 
 def _programs(scene):
     """Both tenants at once: contents are right, links direct, numbers small."""
-    for program in _PINGPONGS:
-        running = [client_server.Duet(pair, _words(program, 2000))
+    for program in PINGPONGS:
+        running = [client_server.Duet(pair, pingpong_words(program, 2000))
                    for pair in scene.pairs.values()]
         for duet in running:
-            _check_pingpong(duet.finish(60))
+            check_pingpong(duet.finish(60))
     before = _mapped(scene)
     words = ["ib_write_lat", "-F", "-x", "0", "-s", "8", "-n", "2000"]
     outcome = client_server.run(scene.pairs["blue"], *words)
@@ -134,8 +134,8 @@ def _mapped(scene):
 def _forwarded(scene):
     """Connected queue pairs, through the engine, too: a rate makes links pass it."""
     scene.daemon.omniverb("vnic", "set", "blue1", "--datapath", "forwarded")
-    for program in _PINGPONGS[:2]:
-        _check_pingpong(client_server.run(scene.pairs["blue"], *_words(program, 500)))
+    for program in PINGPONGS[:2]:
+        check_pingpong(client_server.run(scene.pairs["blue"], *pingpong_words(program, 500)))
     scene.daemon.omniverb("vnic", "set", "blue1", "--datapath", "direct")
 
 
@@ -152,7 +152,7 @@ def _across(scene):
     check("direct" not in paths and "forwarded" not in paths, f"{paths}")
 
 
-def _by_address(scene):
+def by_address(scene):
     """rdma_cm finds virtual addresses; both tenants use the same ones at once."""
     for pair in scene.pairs.values():
         address = pair.server.virtual
@@ -195,17 +195,17 @@ def _never_flat(scene):
     daemon.omniverb("vnic", "delete", "blue1")
     daemon.omniverb("vnic", "create", "blue1", "--tenant", "green", *attach)
     try:
-        check("ffff:" in _gids(place)[-1], "it is flat in a tenant without a virtual network")
+        check("ffff:" in gids_of(place)[-1], "it is flat in a tenant without a virtual network")
         _refused(scene, "address in it", "tenant", "set", "green",
                  "--key-file", scene.key_file("blue"), "--underlay", "127.0.0.1")
         _refused(scene, "address in it", "vnic", "set", "blue1", "--tenant", "blue")
-        check("ffff:" in _gids(place)[-1], "a refused change has changed something")
+        check("ffff:" in gids_of(place)[-1], "a refused change has changed something")
     finally:
         daemon.omniverb("vnic", "delete", "blue1")
         daemon.omniverb("vnic", "create", "blue1", "--tenant", "blue",
                         "--address", place.virtual, *attach)
         daemon.omniverb("tenant", "delete", "green")
-    check(_gids(place) == [scene.shown("blue1")["gid"]], "blue1 is not what it was")
+    check(gids_of(place) == [scene.shown("blue1")["gid"]], "blue1 is not what it was")
 
     def start_with(text):
         daemon.process.kill()
@@ -226,17 +226,17 @@ def _never_flat(scene):
             check(words in daemon.log(), daemon.log())
     finally:
         start_with(kept)
-    check(_gids(place) == [scene.shown("blue1")["gid"]], "blue1 is not what it was")
+    check(gids_of(place) == [scene.shown("blue1")["gid"]], "blue1 is not what it was")
 
 
 def _rotation(scene):
     """With a new key names are others, the old ones are valid until the next one."""
     pair = scene.pairs["blue"]
-    old = _gids(pair.server)
+    old = gids_of(pair.server)
     scene.write_key("blue", "ab" * 16)
     # Any change has the files read again.
     scene.daemon.omniverb("tenant", "set", "blue", "--adoption", "trusting")
-    new = _gids(pair.server)
+    new = gids_of(pair.server)
     check(new != old and new == [scene.shown("blue1")["gid"]], f"{old}, {new}")
     client_server.run(pair, "ibv_rc_pingpong", "-g", "0", "-c")
     scene.write_key("blue", "no key")
@@ -308,11 +308,11 @@ def _two_hosts(stage):
 
 def _far_programs(scene):
     """Both tenants at once, contents right, over the underlay."""
-    for program in _PINGPONGS:
-        running = [client_server.Duet(pair, _words(program, 300))
+    for program in PINGPONGS:
+        running = [client_server.Duet(pair, pingpong_words(program, 300))
                    for pair in scene.pairs.values()]
         for duet in running:
-            _check_pingpong(duet.finish(60))
+            check_pingpong(duet.finish(60))
     words = ["ib_write_bw", "-F", "-x", "0", "-s", "65536", "-n", "500"]
     outcome = client_server.run(scene.pairs["blue"], *words)
     check(65536 in client_server.rows(outcome.client, 5), outcome.client)
@@ -320,7 +320,7 @@ def _far_programs(scene):
 
 def _far_by_address(scene):
     """rdma_cm between hosts, by virtual addresses."""
-    _by_address(scene)
+    by_address(scene)
 
 
 def _far_across(scene):
@@ -341,7 +341,7 @@ def groups():
         Case("virtual_networks.programs", _programs, 300),
         Case("virtual_networks.forwarded", _forwarded, 200),
         Case("virtual_networks.across", _across, 100),
-        Case("virtual_networks.by_address", _by_address, 200),
+        Case("virtual_networks.by_address", by_address, 200),
         Case("virtual_networks.forged", _forged, 260),
         Case("virtual_networks.never_flat", _never_flat, 60),
         Case("virtual_networks.rotation", _rotation, 120),

@@ -72,7 +72,8 @@ pub use memory_limits::Totals;
 pub use objects::{
     AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,
     FaultsValue, Mode, ModeValue, ObjectError, ObjectKind, ObjectSet, OperationRateValue,
-    PolicyObject, Prefix, RateValue, RuleValue, SizeValue, Tenant, Undescribed, VnicObject,
+    PolicyObject, Prefix, RateValue, RemoteVnic, RuleValue, SizeValue, Tenant, Undescribed,
+    VnicObject,
 };
 pub use runtime_folder::{Audience, RuntimeFolder};
 pub use server::{Configured, Reload, Server};

@@ -241,6 +241,7 @@ impl Configuration {
             tenant: self.tenant.clone(),
             policy: self.policy.clone(),
             vnic: self.vnic.named.clone(),
+            address: BTreeMap::new(),
             container: self.container.clone(),
             undescribed: match self.isolate {
                 Some(true) => Undescribed::Isolated,

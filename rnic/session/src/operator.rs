@@ -253,6 +253,14 @@ bodies! {
     /// Ask for tenants, policies and vNICs as they were described, from a place on. Answered with
     /// `Status`.
     QueryObjects { from: Cursor }
+    /// Ask what this host has of virtual networks, from a place on: the tenants that have one, and
+    /// the vNICs that other hosts can reach. Answered with `Status`, whose first row has the number
+    /// of changes of objects so far.
+    QueryNetworks {
+        from: Cursor,
+        /// That number, if it is known: then nothing else is answered unless there is a change.
+        known: u64,
+    }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -269,6 +277,7 @@ messages! {
     0x4012 PairOffered, 0x4013 JoinPair, 0x4014 AttachMemory, 0x4015 ShowSockets,
     0x4016 SocketsShown, 0x4017 PairOver, 0x4018 PartPair, 0x4019 ChangeObjects,
     0x401a ReloadConfiguration, 0x401b ObjectsChanged, 0x401c QueryObjects,
+    0x401d QueryNetworks,
 }
 
 /// `AwaitPair::can`: plug in another machine's window.
@@ -362,7 +371,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x401c).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x401d).contains(&kind), "{kind}");
         }
     }
 }

@@ -1,20 +1,24 @@
 //! Brings the daemon's objects to what is wanted, in a thread of its own.
 //!
-//! In: the wanted objects, whenever they change. Out: calls of the daemon, and reports for the
-//! host's entry in etcd. It goes on by itself when the daemon is restarted. It tries again what was
+//! In: the wanted objects, whenever they change, and the addresses that other hosts announce. Out:
+//! calls of the daemon, and reports for the host's entries in etcd, among them the addresses that
+//! this host announces. It goes on by itself when the daemon is restarted. It tries again what was
 //! refused, ever more rarely: what an operator changes on this host may let it pass.
 
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputReceiver, NoInput};
-use omniverb_cluster::change::{Present, make, plan};
+use omniverb_cluster::announcements::Networks;
+use omniverb_cluster::change::{Outcome, Present, make, plan};
+use omniverb_cluster::object::{Kind, ObjectId, WantedObjects};
 use omniverb_cluster::reports::{Line, Reports};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The time between two looks whether the daemon is still there.
+/// The time between two looks whether the daemon is still there, and has other virtual networks.
 const LOOK: Duration = Duration::from_millis(500);
 /// The time after which refused changes are tried again, at first and at last.
 const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
@@ -30,15 +34,25 @@ pub(crate) struct Report {
     pub(crate) problems: usize,
     /// Whether the daemon answers.
     pub(crate) has_daemon: bool,
+    /// The addresses that this host announces: entries of etcd.
+    pub(crate) announced: Arc<BTreeMap<String, String>>,
 }
 
 /// The state of the thread.
 pub(crate) struct Applier {
+    /// The name of this host.
+    host: String,
     socket: PathBuf,
     inputs: InputReceiver,
     report: watch::Sender<Report>,
     daemon: Option<DaemonConnection>,
+    /// Objects that people describe.
     present: Present,
+    /// Addresses of other hosts.
+    addresses: Present,
+    networks: Networks,
+    /// The number of the daemon's changes when these were read.
+    revision: u64,
     reports: Reports,
     /// The daemon was said to be gone.
     has_said_gone: bool,
@@ -46,16 +60,21 @@ pub(crate) struct Applier {
 
 impl Applier {
     pub(crate) fn new(
+        host: &str,
         socket: PathBuf,
         inputs: InputReceiver,
         report: watch::Sender<Report>,
     ) -> Applier {
         Applier {
+            host: host.to_owned(),
             socket,
             inputs,
             report,
             daemon: None,
             present: Present::default(),
+            addresses: Present::default(),
+            networks: Networks::default(),
+            revision: 0,
             reports: Reports::default(),
             has_said_gone: false,
         }
@@ -74,6 +93,11 @@ impl Applier {
             }
             is_due |= retry.is_some_and(|at| Instant::now() >= at);
             is_due |= !self.is_connected();
+            match self.read_networks() {
+                Ok(true) => (is_due, pause) = (true, RETRY[0]),
+                Ok(false) => {}
+                Err(why) => self.lose(&why),
+            }
             let Some(input) = input.as_ref().filter(|_| is_due) else { continue };
             match self.apply(input) {
                 Ok(refused) => {
@@ -90,27 +114,49 @@ impl Applier {
         self.daemon.as_ref().is_some_and(|daemon| !daemon.is_over())
     }
 
+    /// Looks which virtual networks the daemon has, if it is there. True: others than before.
+    fn read_networks(&mut self) -> Result<bool, String> {
+        let Some(daemon) = self.daemon.as_ref().filter(|daemon| !daemon.is_over()) else {
+            return Ok(false);
+        };
+        let Some((revision, networks)) = daemon.networks(self.revision)? else { return Ok(false) };
+        self.revision = revision;
+        Ok(std::mem::replace(&mut self.networks, networks) != self.networks)
+    }
+
     /// Makes the differences; how many changes were refused.
     fn apply(&mut self, input: &Input) -> Result<usize, String> {
         if !self.is_connected() {
             let daemon = DaemonConnection::connect(&self.socket).map_err(|e| e.to_string())?;
             // Of another daemon, maybe: what it was given we do not know.
-            self.present = Present { names: daemon.cluster_objects()?, given: BTreeMap::new() };
-            self.daemon = Some(daemon);
+            let is_address = |id: &ObjectId| id.kind == Kind::Address;
+            let (addresses, names) = daemon.cluster_objects()?.into_iter().partition(is_address);
+            self.present = Present { names, given: BTreeMap::new() };
+            self.addresses = Present { names: addresses, given: BTreeMap::new() };
+            (self.daemon, self.revision) = (Some(daemon), 0);
             if std::mem::take(&mut self.has_said_gone) {
                 log(Level::Info, "the daemon answers again");
             }
         }
         let Some(daemon) = &self.daemon else { return Err("it is gone".into()) };
-        let changes = plan(&input.wanted, &self.present);
-        let outcome = make(changes, CALL_BYTES_MAX, &mut self.present, |text| daemon.change(text))?;
-        if outcome.made > 0 {
+        let objects = lead(daemon, &input.wanted, &mut self.present)?;
+        if objects.made > 0 {
             let revision = input.revision;
-            log(Level::Info, &format!("{} objects applied (revision {revision})", outcome.made));
+            log(Level::Info, &format!("{} objects applied (revision {revision})", objects.made));
         }
-        let refused = outcome.refused.len();
+        // Which networks there are follows from the objects.
+        self.read_networks()?;
+        let Some(daemon) = &self.daemon else { return Err("it is gone".into()) };
+        let wanted = input.announcements.wanted(&self.host, &self.networks);
+        let addresses = lead(daemon, &wanted, &mut self.addresses)?;
+        if addresses.made > 0 {
+            log(Level::Info, &format!("{} addresses of other hosts applied", addresses.made));
+        }
+        let refused = objects.refused.len() + addresses.refused.len();
         let mut problems = input.problems.clone();
-        problems.extend(outcome.refused.into_iter().map(|(id, why)| (id.to_string(), why)));
+        problems.extend(input.announcements.problems(&self.networks));
+        let all = objects.refused.into_iter().chain(addresses.refused);
+        problems.extend(all.map(|(id, why)| (id.to_string(), why)));
         for line in self.reports.update(problems) {
             match line {
                 Line::Problem(text) => log(Level::Error, &text),
@@ -122,6 +168,7 @@ impl Applier {
             objects: self.present.names.len(),
             problems: self.reports.count(),
             has_daemon: true,
+            announced: Arc::new(self.networks.entries(&self.host)),
         });
         Ok(refused)
     }
@@ -135,4 +182,13 @@ impl Applier {
         }
         self.report.send_if_modified(|report| std::mem::take(&mut report.has_daemon));
     }
+}
+
+/// Makes the changes that lead from what the daemon has to what is wanted.
+fn lead(
+    daemon: &DaemonConnection,
+    wanted: &WantedObjects,
+    present: &mut Present,
+) -> Result<Outcome, String> {
+    make(plan(wanted, present), CALL_BYTES_MAX, present, |text| daemon.change(text))
 }

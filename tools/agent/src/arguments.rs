@@ -102,6 +102,14 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List the addresses of virtual networks that hosts announce.
+    Addresses {
+        #[command(flatten)]
+        etcd: EtcdOptions,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
     /// Make the file of a seal key, which all hosts of a cluster have in common.
     NewSealKey {
         /// The file, which must not exist.

@@ -272,6 +272,37 @@ pub(crate) async fn hosts(etcd: &EtcdOptions, as_json: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
+/// `addresses`.
+pub(crate) async fn addresses(etcd: &EtcdOptions, as_json: bool) -> anyhow::Result<ExitCode> {
+    let client = connect(etcd).await?;
+    let (entries, _) = read_all(&client, &layout::addresses(), None).await?;
+    let mut rows = Vec::new();
+    for entry in &entries {
+        let Ok(Key::Address { tenant, ip }) = Key::parse(entry.key()) else { continue };
+        let fields = value::parse(entry.value()).unwrap_or_default();
+        let mut row = json!({ "tenant": tenant, "address": ip });
+        for key in ["host", "vnic", "underlay", "qpn_offset", "qpns", "vgid"] {
+            row[key] = fields.get(key).cloned().unwrap_or_default();
+        }
+        rows.push(row);
+    }
+    if as_json {
+        write(&(serde_json::to_string_pretty(&rows)? + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let line = |words: [&str; 5]| {
+        let [tenant, address, host, vnic, underlay] = words;
+        format!("{tenant:<16} {address:<15} {host:<16} {vnic:<16} {underlay}\n")
+    };
+    let mut text = line(["tenant", "address", "host", "vnic", "underlay"]);
+    for row in &rows {
+        let columns = ["tenant", "address", "host", "vnic", "underlay"];
+        text += &line(columns.map(|key| row[key].as_str().unwrap_or("?")));
+    }
+    write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Writes for people: what comes from etcd is no instruction for a terminal.
 fn write(text: &str) -> anyhow::Result<()> {
     let mut out = stdout().lock();

@@ -1,15 +1,18 @@
-//! Calls the daemon by its operators' socket: which objects of the cluster it has, and changes.
+//! Calls the daemon by its operators' socket: which objects of the cluster it has, which virtual
+//! networks, and changes.
 
+use omniverb_cluster::announcements::Networks;
 use omniverb_cluster::change::CallError;
 use omniverb_cluster::object::{Kind, ObjectId};
-use omniverb_session::body::Cursor;
+use omniverb_session::body::{Cursor, Status};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    ChangeObjects, Message, OBJECT_TEXT_BYTES, ObjectsChanged, QueryObjects, decode, encode,
+    ChangeObjects, Message, OBJECT_TEXT_BYTES, ObjectsChanged, QueryNetworks, QueryObjects, decode,
+    encode,
 };
 use omniverb_sys::{eventfd, seqpacket};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -44,20 +47,64 @@ impl DaemonConnection {
 
     /// The objects of the cluster that the daemon has.
     pub(crate) fn cluster_objects(&self) -> Result<BTreeSet<ObjectId>, String> {
-        let (mut found, mut from) = (BTreeSet::new(), Cursor::START);
-        for _ in 0..PIECES_MAX {
-            let Message::Status(piece) = self.call(&QueryObjects { from }.into())? else {
+        let mut found = BTreeSet::new();
+        self.pages(
+            |from| QueryObjects { from }.into(),
+            |_, row| {
+                found.extend(id_of(&row));
+                Ok(())
+            },
+        )?;
+        Ok(found)
+    }
+
+    /// The daemon's virtual networks, and the number of its changes so far. `None`: it is `known`.
+    pub(crate) fn networks(&self, known: u64) -> Result<Option<(u64, Networks)>, String> {
+        let read = |known: u64| {
+            let (mut revision, mut networks) = (0, Networks::default());
+            let pages = self.pages(
+                |from| QueryNetworks { from, known }.into(),
+                |kind, row| {
+                    match kind {
+                        "revision" => revision = row.as_u64().unwrap_or(0),
+                        _ => networks.add(kind, row)?,
+                    }
+                    Ok(())
+                },
+            )?;
+            Ok::<_, String>((pages, revision, networks))
+        };
+        let (pages, revision, networks) = read(known)?;
+        if revision == known {
+            return Ok(None);
+        }
+        // Several answers may be of different times.
+        let is_torn = pages > 1 && read(revision)?.1 != revision;
+        Ok((!is_torn).then_some((revision, networks)))
+    }
+
+    /// Takes all rows of an answer, with their kinds; the number of its pieces.
+    fn pages(
+        &self,
+        ask: impl Fn(Cursor) -> Message,
+        mut take: impl FnMut(&str, Value) -> Result<(), String>,
+    ) -> Result<usize, String> {
+        let mut from = Cursor::START;
+        for pages in 1..=PIECES_MAX {
+            let Message::Status(piece) = self.call(&ask(from))? else {
                 return Err("the daemon is of another version".into());
             };
-            let text = piece.text.get(..piece.length as usize).unwrap_or_default();
+            let Status { length, more, next, text } = piece;
+            let text = text.get(..length as usize).unwrap_or_default();
             for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                let row: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-                found.extend(id_of(&row["object"]));
+                let rows: BTreeMap<String, Value> =
+                    serde_json::from_slice(line).map_err(|error| error.to_string())?;
+                rows.into_iter().try_for_each(|(kind, row)| take(&kind, row))?;
             }
-            if piece.more == 0 {
-                return Ok(found);
+            if more == 0 {
+                return Ok(pages);
             }
-            from = piece.next;
+            from = next;
         }
         Err("the answer of the daemon is too long".into())
     }
@@ -104,6 +151,6 @@ impl DaemonConnection {
 /// The object of a row, if the cluster has a part in it.
 fn id_of(row: &Value) -> Option<ObjectId> {
     let is_clusters = row["source"] == "cluster" || row["hides"] == "cluster";
-    let kind = Kind::from_word(row["kind"].as_str()?)?;
+    let kind = Kind::of_row(row["kind"].as_str()?)?;
     is_clusters.then(|| row["name"].as_str().map(|name| ObjectId::new(kind, name))).flatten()
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use omniverb_agent_arguments::EtcdOptions;
 use omniverb_cluster::cluster_objects::ClusterObjects;
-use omniverb_cluster::layout::objects_of;
+use omniverb_cluster::layout::{addresses, objects_of};
 use omniverb_cluster::object::Scope;
 use omniverb_cluster::sealed_field::SealKey;
 use std::convert::Infallible;
@@ -71,7 +71,8 @@ impl Follower<'_> {
         begun: impl FnOnce(),
     ) -> anyhow::Result<Infallible> {
         let client = connect(etcd).await?;
-        let prefixes = [Scope::All, Scope::Host(self.host.to_owned())].map(|s| objects_of(&s));
+        let [all, ours] = [Scope::All, Scope::Host(self.host.to_owned())].map(|s| objects_of(&s));
+        let prefixes = [all, ours, addresses()];
         let mut objects = ClusterObjects::new(self.host, self.key.clone());
         let mut at = None;
         for prefix in &prefixes {
@@ -82,11 +83,13 @@ impl Follower<'_> {
         complete(&objects)?;
         let mut revision = at.context("etcd has no revision")?;
         let mut kinds = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
-        let [first, second] = &prefixes;
+        let [first, others @ ..] = &prefixes;
         let options = || WatchOptions::new().with_prefix().with_start_revision(revision + 1);
         let begin = timeout(PATIENCE, kinds.watch(first.as_str(), Some(options()))).await;
         let mut stream = answered(begin.context("etcd does not begin a watch")?)?;
-        answered(stream.watch(second.as_str(), Some(options())).await)?;
+        for other in others {
+            answered(stream.watch(other.as_str(), Some(options())).await)?;
+        }
         log(Level::Info, &format!("etcd answers: revision {revision}"));
         begun();
         self.say(&objects, revision);
@@ -101,6 +104,9 @@ impl Follower<'_> {
                 count += take(&more?, &mut objects, &mut revision)?;
             }
             complete(&objects)?;
+            if objects.announcements().is_stale() {
+                bail!("there is room again for addresses that were too many: all is read again");
+            }
             self.say(&objects, revision);
         }
     }
@@ -118,9 +124,13 @@ impl Follower<'_> {
             Ok(cluster) => {
                 self.cluster = Some(cluster);
                 self.said = None;
-                let (wanted, problems) = (objects.wanted(), objects.problems());
                 // The applier ends with this process only.
-                self.input.send(Input { wanted, problems, revision });
+                self.input.send(Input {
+                    wanted: objects.wanted(),
+                    announcements: objects.announcements().clone(),
+                    problems: objects.problems(),
+                    revision,
+                });
             }
             Err(why) => {
                 if self.said.as_ref() != Some(&why) {

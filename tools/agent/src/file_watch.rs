@@ -3,9 +3,9 @@
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputSender};
 use anyhow::bail;
-use omniverb_cluster::cluster_objects::{Wanted, WantedObjects};
-use omniverb_cluster::object::Scope;
+use omniverb_cluster::object::{Scope, Wanted};
 use omniverb_cluster::object_file::{FILE_BYTES_MAX, parse};
+use omniverb_cluster::sealed_field::{self, SealKey};
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::Read;
@@ -26,17 +26,24 @@ fn mark_of(path: &Path) -> Option<Mark> {
 /// Follows the file, for ever. One that is gone or cannot be parsed changes nothing. Nor does one
 /// that has changed since the last look: half of it may be written, and what is not there yet
 /// would be deleted.
-pub(crate) async fn watch(path: &Path, host: &str, input: &InputSender) -> Infallible {
+///
+/// A secret in it is sealed, as in etcd: `omniverb cluster get` writes such a file.
+pub(crate) async fn watch(
+    path: &Path,
+    host: &str,
+    key: Option<&SealKey>,
+    input: &InputSender,
+) -> Infallible {
     let (mut last, mut seen, mut said) = (None, None, None);
     loop {
         let mark = mark_of(path);
         let is_settled = mark == std::mem::replace(&mut seen, mark);
         if is_settled && (mark != last || mark.is_none()) {
-            let problem = match wanted(path, host) {
-                Ok(wanted) => {
+            let problem = match read(path, host, key) {
+                Ok(all) => {
                     // It has not changed while it was read.
                     if mark_of(path) == mark {
-                        input.send(Input { wanted, ..Input::default() });
+                        input.send(all);
                     }
                     None
                 }
@@ -64,12 +71,26 @@ pub(crate) fn text_of(from: impl Read) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn wanted(path: &Path, host: &str) -> anyhow::Result<WantedObjects> {
+fn read(path: &Path, host: &str, key: Option<&SealKey>) -> anyhow::Result<Input> {
     let entries = parse(&text_of(File::open(path)?)?).map_err(anyhow::Error::msg)?;
     // A host's own object comes after the one for all.
     let ours = entries.into_iter().filter(|((_, scope), _)| match scope {
         Scope::All => true,
         Scope::Host(name) => name == host,
     });
-    Ok(ours.map(|((id, _), fields)| (id, Wanted::Fields(fields))).collect())
+    let mut all = Input::default();
+    for ((id, _), fields) in ours {
+        let object = match sealed_field::open(&id, &fields, key) {
+            Ok(fields) => {
+                all.problems.remove(&id.to_string());
+                Wanted::Fields(fields)
+            }
+            Err(problem) => {
+                all.problems.insert(id.to_string(), format!("{problem}; it stays as it is"));
+                Wanted::Held
+            }
+        };
+        all.wanted.insert(id, object);
+    }
+    Ok(all)
 }

@@ -63,6 +63,7 @@ fn command(command: Command) -> anyhow::Result<ExitCode> {
             run(commands::delete(&etcd, kind, &name, host))
         }
         Command::Hosts { etcd, json } => run(commands::hosts(&etcd, json)),
+        Command::Addresses { etcd, json } => run(commands::addresses(&etcd, json)),
         Command::NewSealKey { file } => secret_file::new_seal_key(&file),
     }
 }
@@ -93,7 +94,7 @@ fn cluster(
     let key = seal_key(etcd)?;
     let (input, inputs) = newest_input::channel();
     let (report, reports) = watch::channel(applier::Report::default());
-    let applier = Applier::new(socket.to_owned(), inputs, report);
+    let applier = Applier::new(host, socket.to_owned(), inputs, report);
     thread::Builder::new().name("applier".into()).spawn(move || applier.run())?;
     let (end, ended) = oneshot::channel();
     thread::Builder::new().name("signals".into()).spawn(move || {
@@ -104,7 +105,7 @@ fn cluster(
     run(async {
         match file {
             Some(file) => tokio::select! {
-                _ = file_watch::watch(&file, host, &input) => {}
+                _ = file_watch::watch(&file, host, key.as_deref(), &input) => {}
                 _ = ended => {}
             },
             None => {

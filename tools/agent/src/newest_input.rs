@@ -3,7 +3,8 @@
 //! Only the newest counts. One that was not taken yet is dropped when the next one comes: an etcd
 //! that changes all the time fills nothing while the daemon is slow.
 
-use omniverb_cluster::cluster_objects::WantedObjects;
+use omniverb_cluster::announcements::Announcements;
+use omniverb_cluster::object::WantedObjects;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,8 @@ use std::time::Duration;
 pub(crate) struct Input {
     /// Objects as the host is to have them.
     pub(crate) wanted: WantedObjects,
+    /// Addresses of virtual networks that hosts announce.
+    pub(crate) announcements: Announcements,
     /// Faults of the cluster's values.
     pub(crate) problems: BTreeMap<String, String>,
     /// The revision of etcd that this is.

@@ -4,8 +4,7 @@
 //! does as a whole or not at all. Many changes go in one call. A refused call is halved until the
 //! changes stand alone that are refused, so that one bad object does not stop the others.
 
-use crate::cluster_objects::{Wanted, WantedObjects};
-use crate::object::{Fields, Kind, ObjectId};
+use crate::object::{Fields, Kind, ObjectId, Wanted, WantedObjects};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +69,7 @@ pub fn plan(wanted: &WantedObjects, present: &Present) -> Vec<Change> {
         let of_kinds = deletes.iter().filter(|id| kinds.contains(&id.kind));
         of_kinds.map(|id| Change::Delete((*id).clone())).collect::<Vec<_>>()
     };
-    let mut changes = delete_of(&[Kind::Vnic]);
+    let mut changes = delete_of(&[Kind::Vnic, Kind::Address]);
     changes.extend(wanted.iter().filter_map(|(id, object)| match object {
         Wanted::Fields(fields) if present.given.get(id) != Some(fields) => {
             Some(Change::Put(id.clone(), fields.clone()))

@@ -4,8 +4,9 @@
 //! entries. An object whose entry cannot be understood is *held*: the host leaves it as it is,
 //! since without it its vNIC would fall back to the tenant `default`.
 
+use crate::announcements::Announcements;
 use crate::layout::{Key, VERSION};
-use crate::object::{Fields, ObjectId, Scope};
+use crate::object::{Fields, ObjectId, Scope, Wanted, WantedObjects};
 use crate::sealed_field::{self, SealKey};
 use crate::value;
 use std::collections::BTreeMap;
@@ -15,18 +16,6 @@ use std::sync::Arc;
 pub const OBJECTS_MAX: usize = 3 * 16384;
 /// Bytes of all values that are kept of a cluster: as many as a daemon can keep.
 pub const VALUES_BYTES_MAX: usize = 16 << 20;
-
-/// The wanted state of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// It has these fields.
-    Fields(Fields),
-    /// It stays as it is, whatever that is.
-    Held,
-}
-
-/// Objects as a host is to have them.
-pub type WantedObjects = BTreeMap<ObjectId, Wanted>;
 
 /// etcd's objects for one host.
 #[derive(Clone, Debug)]
@@ -41,6 +30,7 @@ pub struct ClusterObjects {
     has_excess: bool,
     /// Faults of other keys.
     unknown: BTreeMap<String, String>,
+    announcements: Announcements,
 }
 
 /// What etcd has for an object.
@@ -63,6 +53,7 @@ impl ClusterObjects {
             bytes: 0,
             has_excess: false,
             unknown: BTreeMap::new(),
+            announcements: Announcements::default(),
         }
     }
 
@@ -85,7 +76,8 @@ impl ClusterObjects {
                 self.bytes += bytes;
                 self.entries.insert(at, Entry { fields, bytes });
             }
-            Ok(_) => {}
+            Ok(Key::Address { tenant, ip }) => self.announcements.put(&tenant, ip, value),
+            Ok(Key::Object(..) | Key::Live(_)) => {}
             Err(problem) => {
                 if self.unknown.len() < OBJECTS_MAX {
                     self.unknown.insert(shown(key), problem);
@@ -99,7 +91,8 @@ impl ClusterObjects {
         match Key::parse(key) {
             Ok(Key::Cluster) => self.cluster = None,
             Ok(Key::Object(scope, id)) => self.remove(&(id, scope)),
-            Ok(_) => {}
+            Ok(Key::Address { tenant, ip }) => self.announcements.delete(&tenant, ip),
+            Ok(Key::Live(_)) => {}
             Err(_) => {
                 self.unknown.remove(&shown(key));
             }
@@ -122,6 +115,12 @@ impl ClusterObjects {
                 VALUES_BYTES_MAX >> 20
             )
         })
+    }
+
+    /// The addresses that hosts announce.
+    #[must_use]
+    pub fn announcements(&self) -> &Announcements {
+        &self.announcements
     }
 
     fn is_ours(&self, scope: &Scope) -> bool {

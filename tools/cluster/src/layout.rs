@@ -23,7 +23,7 @@ pub enum Key {
     Object(Scope, ObjectId),
     /// A host whose agent runs, on a lease.
     Live(String),
-    /// The vGID of a tenant's virtual IP address, on the lease of the host where it is.
+    /// The place of a tenant's virtual IP address, on the lease of the host where it is.
     Address {
         /// The tenant that has the address.
         tenant: String,
@@ -42,7 +42,7 @@ impl Key {
                 format!("{}{}/{}", objects_of(scope), id.kind.word(), id.name)
             }
             Key::Live(host) => format!("{}{host}", live()),
-            Key::Address { tenant, ip } => format!("{}{ip}", addresses_of(tenant)),
+            Key::Address { tenant, ip } => format!("{}{tenant}/{ip}", addresses()),
         }
     }
 
@@ -102,10 +102,10 @@ pub fn live() -> String {
     format!("{PREFIX}live/")
 }
 
-/// The prefix of the keys of a tenant's addresses.
+/// The prefix of the keys of addresses.
 #[must_use]
-pub fn addresses_of(tenant: &str) -> String {
-    format!("{PREFIX}address/{tenant}/")
+pub fn addresses() -> String {
+    format!("{PREFIX}address/")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Names objects: the kinds that there are, and what a name may be.
 
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Bytes of the longest name, as the daemon has it.
@@ -18,10 +19,12 @@ pub enum Kind {
     Policy,
     /// A device of a network namespace.
     Vnic,
+    /// An address of another host's vNIC in a virtual network, which that host's agent announces.
+    Address,
 }
 
 impl Kind {
-    /// All of them.
+    /// Those that people describe.
     pub const ALL: [Kind; 3] = [Kind::Tenant, Kind::Policy, Kind::Vnic];
 
     /// The word for it in keys, files and messages.
@@ -31,13 +34,20 @@ impl Kind {
             Kind::Tenant => "tenant",
             Kind::Policy => "policy",
             Kind::Vnic => "vnic",
+            Kind::Address => "address",
         }
     }
 
-    /// The kind of this word.
+    /// The kind of this word, if people describe it.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// The kind that the daemon has this word for.
+    #[must_use]
+    pub fn of_row(word: &str) -> Option<Kind> {
+        Kind::from_word(word).or((word == Kind::Address.word()).then_some(Kind::Address))
     }
 }
 
@@ -63,6 +73,18 @@ impl fmt::Display for ObjectId {
         write!(f, "{} {}", self.kind.word(), self.name)
     }
 }
+
+/// The wanted state of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It has these fields.
+    Fields(Fields),
+    /// It stays as it is, whatever that is.
+    Held,
+}
+
+/// Objects as a host is to have them.
+pub type WantedObjects = BTreeMap<ObjectId, Wanted>;
 
 /// The hosts that an object is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

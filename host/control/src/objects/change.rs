@@ -66,12 +66,21 @@ pub(crate) struct Changes {
 
 impl Change {
     /// Applies it to the objects of a source.
-    fn apply(&self, around: Surroundings<'_>, set: &mut ObjectSet) -> Result<(), String> {
+    fn apply(
+        &self,
+        source: Source,
+        around: Surroundings<'_>,
+        set: &mut ObjectSet,
+    ) -> Result<(), String> {
         let Surroundings { configured, below, .. } = around;
         match self.kind {
             ObjectKind::Tenant => self.apply_to(&configured.tenant, &below.tenant, &mut set.tenant),
             ObjectKind::Policy => self.apply_to(&configured.policy, &below.policy, &mut set.policy),
             ObjectKind::Vnic => self.apply_to(&configured.vnic, &below.vnic, &mut set.vnic),
+            ObjectKind::Address if source == Source::Cluster => {
+                self.apply_to(&configured.address, &below.address, &mut set.address)
+            }
+            ObjectKind::Address => Err("addresses of other hosts come from their agents".into()),
             ObjectKind::Container => Err("containers are in the configuration file only".into()),
         }
     }
@@ -127,7 +136,7 @@ impl Changes {
     ) -> Result<ObjectSet, String> {
         let mut after = set.clone();
         for change in &self.changes {
-            change.apply(around, &mut after)?;
+            change.apply(self.source, around, &mut after)?;
         }
         let all = around.below.overlaid(&after).overlaid(around.above);
         all.check().map_err(|error| error.to_string())?;

@@ -11,10 +11,14 @@
 //! (`container_rules.rs`, `containers.rs`).
 
 mod change;
+mod chosen_qpns;
 mod container_objects;
 mod container_rules;
 mod containers;
+mod key_files;
+mod object_names;
 mod object_set;
+mod remote_vnic;
 mod rule_value;
 mod state_file;
 mod tenant_keys;
@@ -26,6 +30,7 @@ use change::{Changes, Source, Surroundings};
 pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::{ContainerRule, Prefix};
 use containers::Containers;
+use key_files::{BroughtKeys, KeyFiles};
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
     DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, Undescribed,
@@ -35,6 +40,7 @@ use omniverb_engine::TenantKey;
 use omniverb_tenancy::{
     Policy, RuleSet, TenantId, TenantNetwork, VnicId, VnicNames, VnicPlace, VnicRules,
 };
+pub use remote_vnic::RemoteVnic;
 pub use rule_value::RuleValue;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -84,6 +90,8 @@ pub(crate) struct Objects {
     containers: Containers,
     state: StateFile,
     cluster_state: StateFile,
+    /// Keys of the cluster's tenants.
+    key_files: KeyFiles,
     /// Names of objects that vNICs were given.
     given: BTreeMap<VnicId, String>,
     /// Paths that cannot be looked at, and that the log has named.
@@ -102,12 +110,15 @@ pub(crate) struct Objects {
     places: VirtualPlaces,
     /// Why they had none when the daemon started.
     unplaced: Option<String>,
+    /// Counts changes, so that an agent need not read again what has not changed.
+    revision: u64,
 }
 
 impl Objects {
     /// Those of the configuration, and those of the state files: of commands in the one of this
     /// path, of the cluster in another one beside it.
     pub(crate) fn new(general: Policy, configured: Set, state: Option<PathBuf>) -> Objects {
+        let key_files = KeyFiles::beside(state.as_deref());
         let beside = state.as_ref().map(|path| path.with_added_extension("cluster"));
         let (cluster_state, cluster) = StateFile::open(beside, &configured);
         let below = configured.overlaid(&cluster);
@@ -135,6 +146,7 @@ impl Objects {
             containers,
             state,
             cluster_state,
+            key_files,
             given,
             unseen,
             looked_at: None,
@@ -144,6 +156,7 @@ impl Objects {
             rules,
             places,
             unplaced,
+            revision: 1,
         }
     }
 
@@ -261,7 +274,7 @@ impl Objects {
     /// # Errors
     /// Why not. Nothing has changed then.
     pub(crate) fn change(&mut self, text: &str) -> Result<(), String> {
-        let changes: Changes = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut changes: Changes = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let (base, nothing) = (self.base(), Set::default());
         match changes.source {
             Source::Command => {
@@ -270,8 +283,9 @@ impl Objects {
                 self.keep(changes.applied(around, &self.set)?)
             }
             Source::Cluster => {
+                let brought = self.key_files.take(&mut changes.changes)?;
                 let around = Surroundings { configured: &base, below: &base, above: &self.set };
-                self.keep_cluster(changes.applied(around, &self.cluster)?)
+                self.keep_cluster(changes.applied(around, &self.cluster)?, &brought)
             }
         }
     }
@@ -305,11 +319,21 @@ impl Objects {
         Ok(())
     }
 
-    fn keep_cluster(&mut self, cluster: Set) -> Result<(), String> {
+    fn keep_cluster(&mut self, cluster: Set, brought: &BroughtKeys) -> Result<(), String> {
         let all = self.base().overlaid(&cluster).overlaid(&self.set);
-        let keys = self.keys.read_again(&all)?;
-        VirtualPlaces::of(&all, &self.places)?;
+        let keys = self.keys.read_with(&all, &brought.given())?;
+        let places = VirtualPlaces::of(&all, &self.places)?;
+        let before = &self.cluster.address;
+        let is_new = |(name, remote): &(&String, &RemoteVnic)| before.get(*name) != Some(*remote);
+        for (name, remote) in cluster.address.iter().filter(is_new) {
+            if let Some(problem) = places.problem_of_remote(name, remote, &keys) {
+                return Err(format!("{} {name:?}: {problem}", ObjectKind::Address.word()));
+            }
+        }
+        // Keys come first: objects that name them would be of no use without.
+        self.key_files.write(brought)?;
         self.cluster_state.write(&cluster)?;
+        self.key_files.delete_unused(&self.cluster, &all);
         (self.cluster, self.keys) = (cluster, keys);
         self.replace(all);
         Ok(())
@@ -322,6 +346,7 @@ impl Objects {
             self.places = places;
         }
         let before = std::mem::replace(&mut self.all, all);
+        self.revision += 1;
         self.rules.clear();
         let attach = |set: &Set, name: &String| set.vnic.get(name).map(|vnic| vnic.attach.clone());
         let all = &self.all;
@@ -452,7 +477,7 @@ impl Objects {
     /// The row of the object with this number, in the order of kinds and names.
     pub(crate) fn row(&self, number: u64) -> Option<Value> {
         let at = usize::try_from(number).ok()?;
-        let Set { tenant, policy, vnic, .. } = &self.all;
+        let Set { tenant, policy, vnic, address, .. } = &self.all;
         let row = |kind: ObjectKind, name: &String, fields: Value, is_in: [bool; 2]| {
             let by_rule = kind == ObjectKind::Vnic && self.containers.has_object(name);
             let [is_set, is_cluster] = is_in;
@@ -479,7 +504,11 @@ impl Objects {
             return Some(row(ObjectKind::Policy, name, json!(object), is_in));
         }
         let at = at.checked_sub(policy.len())?;
-        let (name, object) = vnic.iter().nth(at)?;
+        let Some((name, object)) = vnic.iter().nth(at) else {
+            let (name, object) = address.iter().nth(at.checked_sub(vnic.len())?)?;
+            let is_in = [&self.set, &self.cluster].map(|set| set.address.contains_key(name));
+            return Some(row(ObjectKind::Address, name, json!(object), is_in));
+        };
         let is_in = [&self.set, &self.cluster].map(|set| set.vnic.contains_key(name));
         let mut row = row(ObjectKind::Vnic, name, json!(object), is_in);
         let given = self.vnic_of(name);
@@ -492,6 +521,33 @@ impl Objects {
             row["problem"] = problem.into();
         }
         Some(row)
+    }
+}
+
+impl Objects {
+    /// The number of changes so far.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What this host has of virtual networks: the tenants that have one, then the vNICs that other
+    /// hosts can reach. The row with this number, and its kind.
+    pub(crate) fn network_row(&self, number: u64) -> Option<(&'static str, Value)> {
+        let at = usize::try_from(number).ok()?;
+        let mut networks =
+            self.all.tenant.iter().filter_map(|(name, tenant)| Some((name, tenant.underlay?)));
+        if let Some((name, underlay)) = networks.nth(at) {
+            return Some(("network", json!({ "tenant": name, "underlay": underlay })));
+        }
+        let networks = self.all.tenant.values().filter(|tenant| tenant.underlay.is_some()).count();
+        let (name, (tenant, place)) = self.places.local(&self.all).nth(at - networks)?;
+        let VnicPlace { virtual_ip, underlay, range } = place;
+        let gid = self.places.gid(name, &self.keys).map(|gid| gid.to_string());
+        let row = json!({
+            "tenant": tenant, "address": virtual_ip, "vnic": name, "vgid": gid,
+            "underlay": underlay, "qpn_offset": range.offset().number(), "qpns": range.count(),
+        });
+        Some(("place", row))
     }
 }
 

@@ -4,6 +4,8 @@
 //! from one of them it can read from the others. Unknown keys are refused.
 
 use super::container_rules::{ContainerRule, RULES_MAX};
+use super::object_names::{NAME_BYTES_MAX, is_name};
+use super::remote_vnic::{RemoteVnic, parse_name};
 use super::rule_value::RuleValue;
 use super::value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
@@ -19,8 +21,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of the longest name of an object.
-const NAME_BYTES_MAX: usize = 63;
 /// Objects of one kind, so that a file of them is read and written in a moment.
 const OBJECTS_MAX: usize = 16384;
 /// Seconds after which the keys of packets change, if nothing else is said.
@@ -197,6 +197,8 @@ pub enum ObjectKind {
     Policy,
     /// A [`VnicObject`].
     Vnic,
+    /// A [`RemoteVnic`]: from the cluster only, named by its tenant and address.
+    Address,
     /// A [`ContainerRule`]: in the configuration only, named by its place among them.
     #[serde(skip)]
     Container,
@@ -210,6 +212,7 @@ impl ObjectKind {
             ObjectKind::Tenant => "tenant",
             ObjectKind::Policy => "policy",
             ObjectKind::Vnic => "vnic",
+            ObjectKind::Address => "address",
             ObjectKind::Container => "container",
         }
     }
@@ -252,6 +255,9 @@ pub struct ObjectSet {
     pub policy: BTreeMap<String, PolicyObject>,
     /// Devices, by names that operators give.
     pub vnic: BTreeMap<String, VnicObject>,
+    /// vNICs of other hosts as their agents announce them, by tenants and addresses.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub address: BTreeMap<String, RemoteVnic>,
     /// Which containers get which vNIC. The first that matches decides.
     #[serde(skip)]
     pub container: Vec<ContainerRule>,
@@ -268,6 +274,7 @@ impl ObjectSet {
         all.tenant.extend(above.tenant.clone());
         all.policy.extend(above.policy.clone());
         all.vnic.extend(above.vnic.clone());
+        all.address.extend(above.address.clone());
         all
     }
 
@@ -315,6 +322,16 @@ impl ObjectSet {
         for (name, tenant) in &self.tenant {
             if let Some(problem) = ObjectSet::problem_of_tenant(name, tenant) {
                 return error(ObjectKind::Tenant, name, problem);
+            }
+        }
+        for (number, (name, remote)) in self.address.iter().enumerate() {
+            let many = || format!("there are more than {OBJECTS_MAX}");
+            let problem = match parse_name(name) {
+                Some(_) => remote.problem(),
+                None => Some("a name is a tenant, a slash and an IPv4 address".into()),
+            };
+            if let Some(problem) = problem.or_else(|| (number >= OBJECTS_MAX).then(many)) {
+                return error(ObjectKind::Address, name, problem);
             }
         }
         let mut attached = BTreeMap::new();
@@ -491,11 +508,6 @@ fn limit(
             }
         }
     }
-}
-
-pub(crate) fn is_name(name: &str) -> bool {
-    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
-    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_sign)
 }
 
 #[cfg(test)]

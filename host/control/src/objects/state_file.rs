@@ -145,7 +145,7 @@ fn read(path: &Path) -> Result<Option<ObjectSet>, String> {
 }
 
 /// Gives a file new contents: either all of them or none.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_added_extension("new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

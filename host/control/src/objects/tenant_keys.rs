@@ -28,6 +28,9 @@ struct Keys {
     keys: Vec<TenantKey>,
 }
 
+/// Keys that are not in their files yet, by the paths of these.
+pub(crate) type GivenKeys = BTreeMap<String, TenantKey>;
+
 /// Those of all tenants that have one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TenantKeys {
@@ -41,10 +44,20 @@ impl TenantKeys {
     /// # Errors
     /// The file that cannot be used, and why.
     pub(crate) fn read_again(&self, objects: &ObjectSet) -> Result<TenantKeys, String> {
+        self.read_with(objects, &GivenKeys::new())
+    }
+
+    /// As [`read_again`](Self::read_again), where `given` is what some files will hold.
+    pub(crate) fn read_with(
+        &self,
+        objects: &ObjectSet,
+        given: &GivenKeys,
+    ) -> Result<TenantKeys, String> {
         let mut after = TenantKeys { of: BTreeMap::new(), last: self.last };
         for (name, tenant) in &objects.tenant {
             let Some(path) = &tenant.key_file else { continue };
-            let key = read(path).map_err(|problem| {
+            let key = given.get(path).cloned().map_or_else(|| read(path), Ok);
+            let key = key.map_err(|problem| {
                 format!("{} {name:?}: key_file {path}: {problem}", ObjectKind::Tenant.word())
             })?;
             after.add(name, key, self.of.get(name));
@@ -113,7 +126,7 @@ fn read(path: &str) -> Result<TenantKey, String> {
     parse(text.trim()).ok_or_else(|| format!("it does not hold {DIGITS} hexadecimal digits"))
 }
 
-fn parse(text: &str) -> Option<TenantKey> {
+pub(crate) fn parse(text: &str) -> Option<TenantKey> {
     if text.len() != DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }

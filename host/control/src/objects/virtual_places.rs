@@ -4,19 +4,20 @@
 //! another host has no QPNs here, but a place. QPNs without a `qpn_offset` come from the vNIC's
 //! address in its network, so that the next daemon gives the same. If two vNICs would have the
 //! same, the one that comes first keeps them.
+//!
+//! vNICs of other hosts that the cluster's agents announce come last. One that is in the way of
+//! another is left out, so that nothing that was described depends on them.
 
+use super::chosen_qpns::{NUMBERS, QPNS, chosen};
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
+use super::remote_vnic::{RemoteVnic, is_of_a_host, parse_name};
 use super::tenant_keys::TenantKeys;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};
-use omniverb_vgid::{Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork};
-use std::collections::BTreeMap;
+use omniverb_vgid::{
+    Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork, VnicAddress,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Range;
-
-/// QPNs of a vNIC unless it says otherwise, and the least that it may have.
-pub(crate) const QPNS: u32 = 1024;
-/// Among which they are chosen, in steps of as many.
-const NUMBERS: Range<u32> = 0x40_0000..0xc0_0000;
 
 /// The problem of an IPv6 underlay.
 const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
@@ -26,6 +27,10 @@ const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 addres
 pub(crate) struct VirtualPlaces {
     /// All vNICs of these tenants, here and elsewhere, by their objects.
     places: BTreeMap<String, (String, VnicPlace)>,
+    /// Those that other hosts' agents announce, by their names.
+    remote: BTreeMap<String, (String, VnicPlace)>,
+    /// Why others of these have no place.
+    left_out: BTreeMap<String, String>,
 }
 
 impl ObjectSet {
@@ -102,12 +107,6 @@ impl ObjectSet {
     }
 }
 
-/// The QPNs from a chosen offset on, if they fit.
-fn chosen(offset: u32, count: u32) -> Option<QpnRange> {
-    let fits = NUMBERS.contains(&offset) && offset.saturating_add(count) <= NUMBERS.end;
-    QpnRange::new(QpnOffset::new(offset)?, count).filter(|_| fits)
-}
-
 impl VirtualPlaces {
     /// Of these objects. `before`: ranges that vNICs have already, which they keep.
     ///
@@ -163,7 +162,91 @@ impl VirtualPlaces {
             let place = VnicPlace { virtual_ip, underlay, range };
             found.places.insert(name.clone(), (tenant.clone(), place));
         }
+        found.add_remote(all, before, &addresses, taken);
         Ok(found)
+    }
+
+    /// Adds those that other hosts' agents announce. `addresses`, `taken`: of the others.
+    fn add_remote<'a>(
+        &mut self,
+        all: &'a ObjectSet,
+        before: &VirtualPlaces,
+        addresses: &BTreeMap<(&String, Ipv4Addr), &String>,
+        mut taken: BTreeMap<(IpAddr, u32), (u32, &'a str)>,
+    ) {
+        let ours: BTreeSet<IpAddr> =
+            all.tenant.values().filter_map(|tenant| tenant.underlay).collect();
+        let place_of = |name: &str, remote: &RemoteVnic| {
+            let (tenant, virtual_ip) = parse_name(name)?;
+            let (tenant, of) = all.tenant.get_key_value(tenant)?;
+            of.underlay?;
+            Some((tenant, remote.place(virtual_ip)?))
+        };
+        // The first keeps what it has.
+        let mut remotes: Vec<_> = all.address.iter().collect();
+        remotes.sort_by_cached_key(|(name, remote)| {
+            let before = before.remote.get(*name).map(|(tenant, place)| (tenant, *place));
+            before.is_none() || before != place_of(name, remote)
+        });
+        for (name, remote) in remotes {
+            let Some((tenant, place)) = place_of(name, remote) else {
+                let problem = "this host has no tenant of that name with an underlay";
+                self.left_out.insert(name.clone(), problem.into());
+                continue;
+            };
+            let VnicPlace { virtual_ip, underlay, range } = place;
+            if let Some(other) = addresses.get(&(tenant, virtual_ip)) {
+                let is_same = self.places.get(*other).is_some_and(|(_, it)| *it == place);
+                if !is_same {
+                    let problem = format!("vnic {other:?} of this host has the address");
+                    self.left_out.insert(name.clone(), problem);
+                }
+            } else if ours.contains(&underlay) {
+                let problem = format!("its underlay {underlay} is this host's");
+                self.left_out.insert(name.clone(), problem);
+            } else if let Some(other) = claim(&mut taken, underlay, range, name) {
+                let problem = format!("{other:?} has some of its QPNs");
+                self.left_out.insert(name.clone(), problem);
+            } else {
+                self.remote.insert(name.clone(), (tenant.clone(), place));
+            }
+        }
+    }
+
+    /// Why a vNIC that another host's agent announces is not one, if it is not: who cannot make its
+    /// vGID cannot announce it.
+    pub(crate) fn problem_of_remote(
+        &self,
+        name: &str,
+        remote: &RemoteVnic,
+        keys: &TenantKeys,
+    ) -> Option<String> {
+        if let Some(problem) = self.left_out.get(name) {
+            return Some(problem.clone());
+        }
+        let (tenant, virtual_ip) = parse_name(name)?;
+        let VnicPlace { underlay, range, .. } = remote.place(virtual_ip)?;
+        let address = VnicAddress { virtual_ip, offset: range.offset(), underlay };
+        let found = codec(&keys.keys(tenant)).and_then(|codec| codec.decipher(remote.gid()));
+        (found.map(|found| found.address) != Some(address)).then(|| {
+            format!(
+                "its vGID was not made with a key that this host has of tenant {tenant:?}, or for \
+                 another place: give both hosts one key"
+            )
+        })
+    }
+
+    /// The vNICs of this host that others can reach, by their objects: tenants and places.
+    pub(crate) fn local<'a>(
+        &'a self,
+        all: &'a ObjectSet,
+    ) -> impl Iterator<Item = (&'a String, &'a (String, VnicPlace))> {
+        let is_here = |name: &String| all.vnic.get(name).is_some_and(|v| !all.is_elsewhere(v));
+        let is_reached = |place: &VnicPlace| match place.underlay {
+            IpAddr::V4(underlay) => is_of_a_host(underlay),
+            IpAddr::V6(_) => false,
+        };
+        self.places.iter().filter(move |(name, (_, place))| is_here(name) && is_reached(place))
     }
 
     /// The place of the vNIC that an object describes, and its tenant.
@@ -187,7 +270,7 @@ impl VirtualPlaces {
                 (name.clone(), TenantNetwork { codec, vnics, qpns: QPNS, features })
             })
             .collect();
-        for (tenant, place) in self.places.values() {
+        for (tenant, place) in self.places.values().chain(self.remote.values()) {
             if let Some(network) = networks.get_mut(tenant) {
                 network.vnics.insert(place.virtual_ip, *place);
             }
@@ -200,7 +283,7 @@ impl VirtualPlaces {
         let (tenant, place) = self.places.get(object)?;
         let VnicPlace { virtual_ip, underlay, range } = *place;
         let codec = codec(&keys.keys(tenant))?;
-        codec.encipher(omniverb_vgid::VnicAddress { virtual_ip, offset: range.offset(), underlay })
+        codec.encipher(VnicAddress { virtual_ip, offset: range.offset(), underlay })
     }
 }
 

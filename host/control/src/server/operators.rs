@@ -113,6 +113,9 @@ impl Server {
             ),
             Message::ChangeObjects(m) => Some(Ok(self.change_objects(&m).into())),
             Message::ReloadConfiguration(_) => Some(Ok(self.reload_asked().into())),
+            Message::QueryNetworks(m) => {
+                Some(Ok(self.status_rows().networks_slice(m.from, m.known).into()))
+            }
             Message::QueryObjects(m) => Some(Ok(self.status_rows().objects_slice(m.from).into())),
             Message::DisconnectVnic(_) => {
                 Some(named.map(|named| self.engine_ports().disconnect_vnic(named.0).into()))

@@ -108,6 +108,28 @@ impl StatusRows<'_> {
         slice.status(None)
     }
 
+    /// What this host has of virtual networks, from a place on; `known`: nothing but the revision
+    /// is asked for if it is this one.
+    pub(super) fn networks_slice(&self, from: Cursor, known: u64) -> Status {
+        let mut slice = Slice::new();
+        let mut at = from.vnic;
+        let revision = self.objects.revision();
+        if from == Cursor::START {
+            slice.add("revision", &revision.into());
+            if known == revision {
+                return slice.status(None);
+            }
+        }
+        while let Some((kind, row)) = self.objects.network_row(at) {
+            if !slice.add(kind, &row) {
+                // Another place than the beginning, whatever has no room.
+                return slice.status(Some(Cursor { vnic: at, stage: 1, ..Cursor::START }));
+            }
+            at = at.saturating_add(1);
+        }
+        slice.status(None)
+    }
+
     pub(super) fn daemon_row(&self) -> Value {
         let (disposed, seen) = (self.disposal.counts(), self.watchdog.seen());
         let stuck = seen

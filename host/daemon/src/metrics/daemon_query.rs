@@ -180,6 +180,7 @@ impl Rows {
         match row["kind"].as_str() {
             Some("tenant") => drop(self.sample.tenants.insert(name, limit)),
             Some("policy") => drop(self.sample.policies.insert(name, limit)),
+            Some("address") => {}
             _ => {
                 let policies = fields["policies"].as_array().into_iter().flatten();
                 let names = policies.filter_map(|name| name.as_str().map(str::to_owned));

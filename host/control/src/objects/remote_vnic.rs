@@ -1,0 +1,144 @@
+//! Defines vNICs of other hosts, as the cluster's agents announce them.
+//!
+//! The cluster has one for each address of a virtual network. It is made by another host's agent,
+//! and comes by way of the network: everything in it is checked. Who cannot make a vGID with the
+//! tenant's key cannot make one. What an operator describes decides before it, so nothing that this
+//! host has depends on one.
+
+use super::chosen_qpns::{QPNS, chosen};
+use super::object_names::is_name;
+use omniverb_tenancy::VnicPlace;
+use omniverb_terms::Gid;
+use omniverb_vgid::QpnRange;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A vNIC of another host.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoteVnic {
+    /// Its vGID, written as an IPv6 address.
+    pub vgid: Ipv6Addr,
+    /// The name of its host.
+    pub host: String,
+    /// The name of its object there.
+    pub vnic: String,
+    /// The address of its host that its packets carry.
+    pub underlay: Ipv4Addr,
+    /// Where its QPNs begin.
+    pub qpn_offset: u32,
+    /// How many QPNs it has.
+    pub qpns: u32,
+}
+
+/// One of which nothing is known: it has no place.
+impl Default for RemoteVnic {
+    fn default() -> RemoteVnic {
+        let (host, vnic) = (String::new(), String::new());
+        let (vgid, underlay) = (Ipv6Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
+        RemoteVnic { vgid, host, vnic, underlay, qpn_offset: 0, qpns: 0 }
+    }
+}
+
+/// The tenant and the address that the name of a remote vNIC says: `TENANT/ADDRESS`.
+pub(crate) fn parse_name(name: &str) -> Option<(&str, Ipv4Addr)> {
+    let (tenant, address) = name.rsplit_once('/')?;
+    let virtual_ip: Ipv4Addr = address.parse().ok()?;
+    // One address has one name.
+    let is_it = is_name(tenant) && virtual_ip.to_string() == address;
+    is_it.then_some((tenant, virtual_ip))
+}
+
+impl RemoteVnic {
+    /// The fault of what it says of itself.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let RemoteVnic { host, vnic, underlay, qpn_offset, qpns, .. } = self;
+        if !is_name(host) || !is_name(vnic) {
+            return Some("host and vnic are no names".into());
+        }
+        if !is_of_a_host(*underlay) {
+            return Some(format!("underlay {underlay} is no address of another host"));
+        }
+        if self.range().is_none() {
+            return Some(format!(
+                "qpn_offset = {qpn_offset:#x} and qpns = {qpns} are no range of QPNs"
+            ));
+        }
+        None
+    }
+
+    /// Its QPNs, if they are some.
+    pub(crate) fn range(&self) -> Option<QpnRange> {
+        let is_count =
+            (QPNS..=QpnRange::COUNT_MAX).contains(&self.qpns) && self.qpns.is_multiple_of(QPNS);
+        chosen(self.qpn_offset, self.qpns).filter(|_| is_count)
+    }
+
+    /// Its place, if what it says of itself has no fault.
+    pub(crate) fn place(&self, virtual_ip: Ipv4Addr) -> Option<VnicPlace> {
+        let range = self.range().filter(|_| is_of_a_host(self.underlay))?;
+        Some(VnicPlace { virtual_ip, underlay: IpAddr::V4(self.underlay), range })
+    }
+
+    /// Its vGID as verbs have it.
+    pub(crate) fn gid(&self) -> Gid {
+        Gid::new(self.vgid.octets())
+    }
+}
+
+/// Whether another host can have this address.
+pub(crate) fn is_of_a_host(underlay: Ipv4Addr) -> bool {
+    let is_none = underlay.is_unspecified() || underlay.is_broadcast() || underlay.is_multicast();
+    !is_none && !underlay.is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_tenant_and_an_address() {
+        assert_eq!(parse_name("blue/10.0.0.1"), Some(("blue", Ipv4Addr::new(10, 0, 0, 1))));
+        for name in ["blue", "blue/", "/10.0.0.1", "blue/10.0.0.01", "blue/fd00::1", "a/b/10.0.0.1"]
+        {
+            assert_eq!(parse_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_no_host_can_have_is_refused() {
+        let good = RemoteVnic {
+            host: "h2".into(),
+            vnic: "web".into(),
+            underlay: Ipv4Addr::new(192, 0, 2, 2),
+            qpn_offset: 0x40_0000,
+            qpns: 1024,
+            ..RemoteVnic::default()
+        };
+        assert_eq!(good.problem(), None);
+        assert!(good.place(Ipv4Addr::new(10, 0, 0, 1)).is_some());
+        let with = |change: fn(&mut RemoteVnic)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            bad
+        };
+        for (bad, word) in [
+            (with(|v| v.host = "a/b".into()), "no names"),
+            (with(|v| v.vnic = String::new()), "no names"),
+            (with(|v| v.underlay = Ipv4Addr::LOCALHOST), "127.0.0.1"),
+            (with(|v| v.underlay = Ipv4Addr::UNSPECIFIED), "0.0.0.0"),
+            (with(|v| v.underlay = Ipv4Addr::BROADCAST), "255."),
+            (with(|v| v.underlay = Ipv4Addr::new(224, 0, 0, 1)), "224."),
+            (with(|v| v.qpn_offset = 5), "no range"),
+            (with(|v| v.qpn_offset = 0xbf_ff00), "no range"),
+            (with(|v| v.qpn_offset = u32::MAX - 255), "no range"),
+            (with(|v| v.qpns = 0), "no range"),
+            (with(|v| v.qpns = 1000), "no range"),
+            (with(|v| v.qpns = u32::MAX), "no range"),
+            (RemoteVnic::default(), "no names"),
+        ] {
+            let problem = bad.problem().unwrap();
+            assert!(problem.contains(word), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Keeps the addresses of virtual networks that hosts announce in etcd, and says which of them this
+//! host's daemon is told of, and which this host announces itself.
+//!
+//! In: entries of etcd as bytes, which another host's agent has written, and what the daemon says
+//! of its own virtual networks. Out: objects for the daemon, entries for etcd, and problems. What a
+//! field means only the daemon knows: it refuses a vGID that was not made with the tenant's key.
+
+use crate::layout::Key;
+use crate::object::{Fields, Kind, ObjectId, Wanted, WantedObjects, is_name};
+use crate::value;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// Addresses that are kept of a cluster: as many as a daemon keeps.
+pub const ANNOUNCED_MAX: usize = 16384;
+/// Bytes of the longest value of one.
+pub const ANNOUNCED_BYTES_MAX: usize = 1024;
+
+/// A tenant, and an address in its virtual network.
+pub type VirtualAddress = (String, IpAddr);
+
+/// The addresses that a cluster's hosts announce.
+#[derive(Clone, Debug, Default)]
+pub struct Announcements {
+    entries: BTreeMap<VirtualAddress, Result<Fields, String>>,
+    /// Some were left out, since there were too many.
+    has_excess: bool,
+}
+
+impl Announcements {
+    /// An address is announced, or has another place.
+    pub fn put(&mut self, tenant: &str, ip: IpAddr, bytes: &[u8]) {
+        let at = (tenant.to_owned(), ip);
+        if self.entries.len() >= ANNOUNCED_MAX && !self.entries.contains_key(&at) {
+            self.has_excess = true;
+            return;
+        }
+        self.entries.insert(at, announced(bytes));
+    }
+
+    /// An address is announced no more.
+    pub fn delete(&mut self, tenant: &str, ip: IpAddr) {
+        self.entries.remove(&(tenant.to_owned(), ip));
+    }
+
+    /// Whether some were left out for which there is room now: all have to be read again.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.has_excess && self.entries.len() < ANNOUNCED_MAX
+    }
+
+    /// The addresses of other hosts that a daemon with these networks is told of; `host`: its own.
+    #[must_use]
+    pub fn wanted(&self, host: &str, networks: &Networks) -> WantedObjects {
+        let of_others = self.of_networks(networks).filter(|(_, entry)| {
+            let is_ours = |fields: &Fields| fields.get("host").is_some_and(|name| name == host);
+            !entry.as_ref().is_ok_and(is_ours)
+        });
+        let objects = of_others.map(|((tenant, ip), entry)| {
+            let object = entry.clone().map_or(Wanted::Held, Wanted::Fields);
+            (ObjectId::new(Kind::Address, &format!("{tenant}/{ip}")), object)
+        });
+        objects.collect()
+    }
+
+    /// Faults of entries that concern these networks, by their keys.
+    #[must_use]
+    pub fn problems(&self, networks: &Networks) -> BTreeMap<String, String> {
+        let bad = self.of_networks(networks).filter_map(|((tenant, ip), entry)| {
+            let problem = entry.as_ref().err()?;
+            let key = Key::Address { tenant: tenant.clone(), ip: *ip }.text();
+            Some((key, format!("{problem}; the address stays as it is")))
+        });
+        let excess = self.has_excess.then(|| {
+            let text = format!("etcd has more than {ANNOUNCED_MAX}: the others are unknown here");
+            ("addresses of virtual networks".to_owned(), text)
+        });
+        bad.chain(excess).collect()
+    }
+
+    fn of_networks<'a>(
+        &'a self,
+        networks: &'a Networks,
+    ) -> impl Iterator<Item = (&'a VirtualAddress, &'a Result<Fields, String>)> {
+        // Of two hosts with one address the first keeps it; ours keeps its own for itself.
+        let concerns = |at: &VirtualAddress| {
+            networks.tenants.contains(&at.0) && !networks.places.contains_key(at)
+        };
+        self.entries.iter().filter(move |(at, _)| concerns(at))
+    }
+}
+
+/// The fields of an entry.
+fn announced(bytes: &[u8]) -> Result<Fields, String> {
+    if bytes.len() > ANNOUNCED_BYTES_MAX {
+        return Err(format!("{} bytes are more than {ANNOUNCED_BYTES_MAX}", bytes.len()));
+    }
+    let fields = value::parse(bytes)?;
+    match host_of(&fields) {
+        Some(_) => Ok(fields),
+        None => Err("it does not say whose it is: there is no host".into()),
+    }
+}
+
+/// The host that an entry is of.
+#[must_use]
+pub fn host_of(fields: &Fields) -> Option<&str> {
+    fields.get("host")?.as_str().filter(|name| is_name(name))
+}
+
+/// The virtual networks that a daemon has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// Tenants that have one.
+    tenants: BTreeSet<String>,
+    /// The daemon's own vNICs in them that other hosts can reach.
+    places: BTreeMap<VirtualAddress, Fields>,
+}
+
+impl Networks {
+    /// A row of the daemon's: a network, or the place of a vNIC.
+    ///
+    /// # Errors
+    /// The row is none of these.
+    pub fn add(&mut self, kind: &str, row: Value) -> Result<(), String> {
+        let bad = || format!("a {kind} of the daemon's cannot be read");
+        let Value::Object(mut fields) = row else { return Err(bad()) };
+        let tenant = match fields.remove("tenant") {
+            Some(Value::String(tenant)) if is_name(&tenant) => tenant,
+            _ => return Err(bad()),
+        };
+        if kind == "network" {
+            self.tenants.insert(tenant);
+            return Ok(());
+        }
+        let address = fields.remove("address");
+        let ip = address.as_ref().and_then(Value::as_str).and_then(|text| text.parse().ok());
+        self.places.insert((tenant, ip.ok_or_else(bad)?), fields);
+        Ok(())
+    }
+
+    /// The entries that this host has in etcd: keys and values. A vNIC without a vGID, whose
+    /// tenant's key could not be read, has none.
+    #[must_use]
+    pub fn entries(&self, host: &str) -> BTreeMap<String, String> {
+        let named = self
+            .places
+            .iter()
+            .filter(|(_, fields)| fields.get("vgid").is_some_and(Value::is_string));
+        let entries = named.map(|((tenant, ip), fields)| {
+            let mut fields = fields.clone();
+            fields.insert("host".into(), host.into());
+            (Key::Address { tenant: tenant.clone(), ip: *ip }.text(), value::text(&fields))
+        });
+        entries.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn networks() -> Networks {
+        let mut networks = Networks::default();
+        networks.add("network", json!({ "tenant": "blue", "underlay": "192.0.2.1" })).unwrap();
+        let place = json!({ "tenant": "blue", "address": "10.0.0.1", "vnic": "web",
+            "vgid": "2::7", "underlay": "192.0.2.1", "qpn_offset": 0x40_0000, "qpns": 1024 });
+        networks.add("place", place).unwrap();
+        networks
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_in_networks_that_are_here_are_wanted() {
+        let mut all = Announcements::default();
+        for (tenant, last, host) in
+            [("blue", 1, "h2"), ("blue", 2, "h2"), ("blue", 3, "h1"), ("red", 2, "h2")]
+        {
+            all.put(tenant, ip(last), format!("{{\"host\": \"{host}\"}}").as_bytes());
+        }
+        let wanted = all.wanted("h1", &networks());
+        let id = ObjectId::new(Kind::Address, "blue/10.0.0.2");
+        assert_eq!(wanted.keys().collect::<Vec<_>>(), [&id]);
+        assert_eq!(wanted[&id], Wanted::Fields(json!({"host": "h2"}).as_object().unwrap().clone()));
+        all.delete("blue", ip(2));
+        assert!(all.wanted("h1", &networks()).is_empty());
+        assert!(all.wanted("h3", &Networks::default()).is_empty());
+    }
+
+    #[test]
+    fn a_bad_entry_holds_its_address_and_no_other() {
+        let mut all = Announcements::default();
+        let long = format!("{{\"host\": \"{}\"}}", "h".repeat(ANNOUNCED_BYTES_MAX));
+        for (last, bytes, word) in [
+            (2, &b"{"[..], "EOF"),
+            (3, b"{}", "no host"),
+            (4, br#"{"host": 7}"#, "no host"),
+            (5, br#"{"host": "a/b"}"#, "no host"),
+            (6, br#"{"host": "h2", "host": "h3"}"#, "twice"),
+            (7, b"\xff", "no text"),
+            (8, long.as_bytes(), "more than 1024"),
+        ] {
+            all.put("blue", ip(last), bytes);
+            all.put("red", ip(last), bytes);
+            let problem =
+                &all.problems(&networks())[&format!("/omniverb/v1/address/blue/{}", ip(last))];
+            assert!(problem.contains(word), "{problem}");
+        }
+        all.put("blue", ip(9), br#"{"host": "h2"}"#);
+        assert_eq!(all.problems(&networks()).len(), 7, "other networks' are not our concern");
+        let wanted = all.wanted("h1", &networks());
+        assert_eq!(wanted.values().filter(|object| **object == Wanted::Held).count(), 7);
+        assert_eq!(wanted.len(), 8);
+    }
+
+    #[test]
+    fn too_many_leave_those_that_are_known() {
+        let mut all = Announcements::default();
+        let address = |n: u32| IpAddr::from(std::net::Ipv4Addr::from_bits(n));
+        let most = u32::try_from(ANNOUNCED_MAX).unwrap();
+        (0..most + 5).for_each(|n| all.put("blue", address(n), br#"{"host": "h2"}"#));
+        all.put("blue", address(7), br#"{"host": "h3"}"#);
+        assert_eq!(all.wanted("h1", &networks()).len(), ANNOUNCED_MAX);
+        assert_eq!(all.problems(&networks()).len(), 1);
+        assert!(!all.is_stale());
+        all.delete("blue", address(7));
+        assert!(all.is_stale());
+    }
+
+    #[test]
+    fn what_the_daemon_has_is_announced() {
+        let entries = networks().entries("h1");
+        let value = &entries["/omniverb/v1/address/blue/10.0.0.1"];
+        let fields = value::parse(value.as_bytes()).unwrap();
+        let expected = json!({ "vgid": "2::7", "host": "h1", "vnic": "web",
+            "underlay": "192.0.2.1", "qpn_offset": 0x40_0000, "qpns": 1024 });
+        assert_eq!(Value::Object(fields), expected);
+        assert!(value.len() <= ANNOUNCED_BYTES_MAX && entries.len() == 1);
+        let mut keyless = Networks::default();
+        let place = json!({ "tenant": "blue", "address": "10.0.0.1", "vgid": null });
+        keyless.add("place", place).unwrap();
+        assert!(keyless.entries("h1").is_empty());
+        for row in [
+            json!({}),
+            json!([]),
+            json!({ "tenant": "a/b", "address": "10.0.0.1" }),
+            json!({ "tenant": "blue", "address": "x" }),
+        ] {
+            assert!(Networks::default().add("place", row).is_err());
+        }
+    }
+}
