@@ -160,8 +160,8 @@ def cases(setting, slow=False):
         chosen = _each_once(chosen)
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
                   pingpong(program, size, events), 190) for program, size, events in pingpongs()]
-    found += [Case(f"{setting}.ibv_xsrq_pingpong{' -e' if events else ''}", xrc_pingpong(events), 60)
-              for events in ([], ["-e"])]
+    found += [Case(f"{setting}.ibv_xsrq_pingpong{' -e' if events else ''}",
+                   xrc_pingpong(events), 60) for events in ([], ["-e"])]
     found += [_perftest_case(setting, one) for one in chosen]
     if setting == "containers":
         found += [_perftest_case(setting, one, soak=True) for one in everything
