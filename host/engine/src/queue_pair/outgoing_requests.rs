@@ -3,7 +3,7 @@
 use crate::kept_memory::Allowance;
 use crate::memory_accounts::{Part, Room};
 use crate::pages::link_grants::{Grants, Target};
-use crate::pages::send_sources::Sources;
+use crate::pages::payload_source_offers::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
