@@ -12,7 +12,7 @@ use crate::pages::write_execution::{WritePlacement, is_drained};
 use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::incoming_messages::Incoming;
 use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
-use crate::queue_pair::read_responses::{Answer, Readings};
+use crate::queue_pair::responder_answers::{Answer, Readings};
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Broken, Endpoint, Nak};

@@ -8,5 +8,5 @@ pub(crate) mod datagram;
 pub(crate) mod incoming_messages;
 pub(crate) mod outgoing_requests;
 mod qp_stage;
-pub(crate) mod read_responses;
+pub(crate) mod responder_answers;
 pub(crate) mod unreliable_flow_control;
