@@ -6,7 +6,7 @@
 //! of time, and counts of lost packets. Without captures it does no work. No thread waits for this
 //! one: a writer that finds no room counts the loss and goes on.
 
-mod capture;
+mod capture_file;
 mod command;
 pub(crate) mod packet_queue;
 pub(crate) mod packets_of_traces;

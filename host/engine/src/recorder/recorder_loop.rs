@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::capture::Capture;
+use super::capture_file::Capture;
 use super::command::{Summary, Task};
 use super::packets_of_traces::rebuild;
 use super::traced_process::{Process, TracedLink, Turn};
