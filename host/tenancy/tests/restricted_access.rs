@@ -9,8 +9,8 @@
 mod engine_grants;
 #[path = "all/engine_links.rs"]
 mod engine_links;
-#[path = "all/pair_pages.rs"]
-mod pair_pages;
+#[path = "all/pair_window_grants.rs"]
+mod pair_window_grants;
 #[path = "all/pair_windows.rs"]
 mod pair_windows;
 #[path = "all/support/mod.rs"]

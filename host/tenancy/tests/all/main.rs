@@ -19,7 +19,7 @@ mod host_quota_yield;
 mod link_reachability;
 mod multicast_groups;
 mod object_limits;
-mod pair_pages;
+mod pair_window_grants;
 mod pair_windows;
 mod qp_pairing;
 mod rules;
