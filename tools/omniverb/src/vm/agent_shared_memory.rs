@@ -1,9 +1,9 @@
 //! Keeps the windows that an agent has: the machine's own, and pair windows with their doorbells.
 //!
-//! Of several that claim to be the machine's own window (`found_windows.rs`) it goes by one, and by
+//! Of several that claim to be the machine's own window (`guest_window_discovery.rs`) it goes by one, and by
 //! the next if the host does not know that one's number in time.
 
-use super::found_windows::{FoundWindows, OwnWindow, Shared};
+use super::guest_window_discovery::{FoundWindows, OwnWindow, Shared};
 use super::relay::Voice;
 use super::wake_bridge::{Side, WakeBridge};
 use anyhow::Context;

@@ -5,7 +5,7 @@
 //! In: new devices. Out: their descriptors, by a socket, to the agent. It reads no device and no
 //! message; it ends with the agent.
 
-use super::found_windows::{DEVICES, names};
+use super::guest_window_discovery::{DEVICES, names};
 use super::start_supervisor::{be_ended_as_others, own_program};
 use anyhow::Context;
 use omniverb_sys::{privileges, seqpacket};

@@ -1,6 +1,6 @@
 //! Opens the devices that an agent starts with: windows, port, and the socket of processes.
 
-use crate::vm::found_windows::{FoundWindows, names};
+use crate::vm::guest_window_discovery::{FoundWindows, names};
 use anyhow::{Context, bail};
 use omniverb_session::vm::PORT_NAME;
 use omniverb_sys::seqpacket;

@@ -1,7 +1,7 @@
 //! Tests what an agent keeps of processes, and for how long.
 
 use super::*;
-use crate::vm::found_windows::FoundWindows;
+use crate::vm::guest_window_discovery::FoundWindows;
 use omniverb_ring::{DoorbellPage, doorbell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
