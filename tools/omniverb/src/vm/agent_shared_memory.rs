@@ -4,8 +4,8 @@
 //! the next if the host does not know that one's number in time.
 
 use super::guest_window_discovery::{FoundWindows, OwnWindow, Shared};
+use super::pair_window_wakes::{Side, WakeBridge};
 use super::relay::Voice;
-use super::wake_bridge::{Side, WakeBridge};
 use anyhow::Context;
 use omniverb_session::pair_window::take_number;
 use omniverb_session::{Message, written};

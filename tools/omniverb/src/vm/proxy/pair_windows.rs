@@ -1,7 +1,7 @@
 //! Keeps the pair windows of a proxy's machine, as its supervisor adds and removes them.
 
 use super::ProxyEnd;
-use crate::vm::wake_bridge::WakeBridge;
+use crate::vm::pair_window_wakes::WakeBridge;
 use crate::vm::{pair_windows, window};
 use omniverb_session::pair_window::WindowOwner;
 use omniverb_sys::{memfd, seqpacket};

@@ -1,8 +1,8 @@
 //! Tests what a proxy passes on, and when it ends.
 
 use super::*;
-use crate::vm::wake_bridge::Side;
-use crate::vm::wake_bridge::WakeBridge;
+use crate::vm::pair_window_wakes::Side;
+use crate::vm::pair_window_wakes::WakeBridge;
 use crate::vm::{pair_windows, window};
 use omniverb_sys::memfd;
 
