@@ -4,7 +4,7 @@
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. Datagrams to UDP port 4791 go to the host's engine,
 //! and the engine's leave by it (`udp_port_relay.rs`); threads that sleep here are woken for the
-//! engine, and the engine for them (`cross_kernel_wakes.rs`); and so are processes that share a
+//! engine, and the engine for them (`engine_wakes.rs`); and so are processes that share a
 //! pair window (`agent_shared_memory.rs`). The host decides all rights; the agent decides only
 //! whose pages may stay where they are for the host's engine (`pin_requests.rs`). Once it has its
 //! devices, it runs as an unused user; a process of its own opens devices that are plugged in later
@@ -17,8 +17,8 @@ mod tests;
 
 use super::address_message;
 use super::agent_shared_memory::Sharing;
-use super::cross_kernel_wakes::Wakes;
 use super::device_opener;
+use super::engine_wakes::Wakes;
 use super::pin_requests::{Keeping, Lost, Speaker};
 use super::relay::{Channel, News, Reads, Relay};
 use super::start_supervisor;

@@ -126,7 +126,7 @@ impl WakeBridge {
         let (names, voice, rung) = (Mutex::default(), Mutex::default(), EventFd::new()?);
         let far = Arc::new(Far { names, voice, rung });
         let theirs = far.clone();
-        let spawn = super::cross_kernel_wakes::spawn;
+        let spawn = super::engine_wakes::spawn;
         let listener = DoorbellListener::naming(spawn, move |numbers| theirs.tell(numbers));
         let (pages, asked) = (Mutex::default(), EventFd::new()?);
         let (all, over) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -161,7 +161,7 @@ impl WakeBridge {
         }
         if !self.begun {
             let near = self.near.clone();
-            super::cross_kernel_wakes::spawn("omniverb-wakes", Box::new(move || near.serve()))?;
+            super::engine_wakes::spawn("omniverb-wakes", Box::new(move || near.serve()))?;
             self.begun = true;
         }
         Ok(())
