@@ -64,7 +64,7 @@ ECHOES, ECHO_PORT = 300, "omniverb.bench"
 MESSAGES, WAKES = 300, 320
 # Seconds until programs in machines have a connection.
 LOOKS = 5
-# Bytes before a window's device; tools/omniverb/src/vm/window.rs DATA_OFFSET.
+# Bytes before a window's device; tools/omniverb/src/vm/machine_window.rs DATA_OFFSET.
 DATA_OFFSET = 8192
 
 

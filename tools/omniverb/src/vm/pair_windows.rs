@@ -4,7 +4,7 @@
 //! one that plugs in. A process that is started inherits the windows that are meant for it and no
 //! others: so one process is started at a time.
 
-use super::window::Window;
+use super::machine_window::Window;
 use crate::operator_connection::Operator;
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;

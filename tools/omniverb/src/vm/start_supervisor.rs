@@ -1,7 +1,7 @@
 //! Starts a machine's supervisor, before the process becomes QEMU or prints its options.
 
 use super::machine_folder::User;
-use super::window::Neighbours;
+use super::machine_window::Neighbours;
 use super::window_mode::WindowMethod;
 use anyhow::{Context, bail};
 use omniverb_sys::seqpacket;

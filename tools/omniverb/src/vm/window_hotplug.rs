@@ -12,9 +12,9 @@
 mod tests;
 
 use super::machine_folder::Monitor;
+use super::machine_window::{Neighbours, Window};
 use super::pair_windows::{Pair, Pairs};
 use super::qemu_monitor::{Beside, Next, Refusal, Talk};
-use super::window::{Neighbours, Window};
 use super::window_mapper_process::{Driver, Mapped};
 use crate::operator_connection::{Home, Operator, PairCall};
 use anyhow::Context;

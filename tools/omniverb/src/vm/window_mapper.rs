@@ -22,8 +22,8 @@ pub(super) use self::progress_file::{beginning, notes};
 
 use self::progress_file::{MapperProgress, Notes};
 use self::vhost_user_stream::Stream;
+use super::machine_window::DATA_OFFSET;
 use super::vhost_user::{ANSWER_BYTES, Change, Device, News, Part};
-use super::window::DATA_OFFSET;
 use super::window_slots::Slots;
 use omniverb_sys::{memfd, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};

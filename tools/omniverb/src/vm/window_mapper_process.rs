@@ -19,8 +19,8 @@ mod window_requests;
 pub(super) use self::window_requests::{Driver, Mapped};
 
 use self::window_requests::{Inner, close, is_gone};
+use super::machine_window::Window;
 use super::pair_windows::Pairs;
-use super::window::Window;
 use super::window_mapper::{BEGUN, CHANNEL, DONE, HAS, NOTES, OWN, REFUSED, beginning, notes};
 use super::window_slots::Slots;
 use anyhow::Context;

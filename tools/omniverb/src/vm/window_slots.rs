@@ -6,7 +6,7 @@
 //! first for window 1. The guest's kernel is told to leave out the region behind the last one: so
 //! it keeps notes of possible pages only.
 
-use super::window::{DATA_OFFSET, INFO_OFFSET, STEP, data, info_block, put};
+use super::machine_window::{DATA_OFFSET, INFO_OFFSET, STEP, data, info_block, put};
 use omniverb_session::VERSION;
 use omniverb_session::body::Extent;
 use omniverb_session::pair_window::PAIRS_MAX;

@@ -1,7 +1,7 @@
 //! Tests which windows a guest finds, and which it takes for its own.
 
 use super::*;
-use crate::vm::window::{STEP, Window};
+use crate::vm::machine_window::{STEP, Window};
 use omniverb_session::vm::MachineName;
 use rustix::io::pwrite;
 

@@ -2,7 +2,7 @@
 
 use super::ProxyEnd;
 use crate::vm::pair_window_wakes::WakeBridge;
-use crate::vm::{pair_windows, window};
+use crate::vm::{machine_window, pair_windows};
 use omniverb_session::pair_window::WindowOwner;
 use omniverb_sys::{memfd, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ impl PairWindows {
     ) -> Result<(), ProxyEnd> {
         let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(ProxyEnd::Broken)?;
         let bytes = memfd::size(file.as_fd()).map_err(|_| ProxyEnd::Broken)?;
-        let added = self.bridge.add(number, file, window::data(bytes), whose);
+        let added = self.bridge.add(number, file, machine_window::data(bytes), whose);
         added.map_err(|_| ProxyEnd::Broken)?;
         self.present |= bit;
         Ok(())

@@ -3,7 +3,7 @@
 use super::*;
 use crate::vm::pair_window_wakes::Side;
 use crate::vm::pair_window_wakes::WakeBridge;
-use crate::vm::{pair_windows, window};
+use crate::vm::{machine_window, pair_windows};
 use omniverb_sys::memfd;
 
 fn bridge() -> PairWindows {
@@ -118,7 +118,7 @@ fn a_later_window_has_doorbells() {
     };
     // A new listener reports once.
     while rung(300) {}
-    let data = window::data(4 << 20);
+    let data = machine_window::data(4 << 20);
     let bell = data.offset + omniverb_session::pair_window::bell_pages(data.length).offset;
     let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair_window::BELL_BYTES);
     let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();

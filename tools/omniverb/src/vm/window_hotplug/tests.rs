@@ -1,6 +1,6 @@
 //! Tests hotplug with a QEMU and a mapper that are played.
 
-use super::super::window::STEP;
+use super::super::machine_window::STEP;
 use super::super::window_slots::Slots;
 use super::*;
 use omniverb_session::vm::MachineName;

@@ -8,8 +8,8 @@
 //! version of this program: every field is checked.
 
 use super::end_reason::MapperEnd;
+use crate::vm::machine_window::DATA_OFFSET;
 use crate::vm::vhost_user::State;
-use crate::vm::window::DATA_OFFSET;
 use omniverb_sys::memfd;
 use rustix::io::{pread, pwrite};
 use std::io;

@@ -1,8 +1,8 @@
 //! Tests a mapper between a QEMU and a supervisor that are played.
 
 use super::*;
+use crate::vm::machine_window::STEP;
 use crate::vm::vhost_user::HEAD_BYTES;
-use crate::vm::window::STEP;
 use omniverb_sys::eventfd;
 use rustix::io::pread;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

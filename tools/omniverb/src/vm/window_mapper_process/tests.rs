@@ -1,8 +1,8 @@
 //! Tests a supervisor whose mappers are played.
 
 use super::*;
+use crate::vm::machine_window::STEP;
 use crate::vm::pair_windows::Pair;
-use crate::vm::window::STEP;
 use crate::vm::window_mapper::{MAP, UNMAP};
 use omniverb_session::pair_window::PlugTrouble;
 use omniverb_session::vm::MachineName;
