@@ -6,7 +6,6 @@
 mod address_message;
 mod agent;
 mod agent_shared_memory;
-mod boot_id;
 mod device_opener;
 mod emulated_processors;
 mod engine_wakes;
@@ -15,6 +14,7 @@ mod guest_window_discovery;
 mod list_machines;
 mod machine_folder;
 mod machine_window;
+mod own_boot_id;
 mod page_pinner;
 mod pair_window_wakes;
 mod pair_windows;

@@ -1,7 +1,7 @@
 //! Writes the agent's first message on the port: its presence and its windows.
 
 use super::Agent;
-use crate::vm::{boot_id, device_opener};
+use crate::vm::{device_opener, own_boot_id};
 use omniverb_session::agent_first_messages::AgentBegin;
 use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::random;
@@ -19,7 +19,7 @@ impl Agent {
     pub(super) fn begin(&mut self) {
         let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
         self.window = window;
-        let boot = boot_id::id().unwrap_or_default();
+        let boot = own_boot_id::id().unwrap_or_default();
         let bytes = AgentBegin { window: number, number: random::number(), boot }.written();
         self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
