@@ -2,7 +2,7 @@
 //! objects.
 
 use crate::operator_connection::Operator;
-use crate::output;
+use crate::stdout;
 use crate::table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
@@ -133,7 +133,7 @@ pub(crate) fn delete(kind: Kind, name: &str) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn reload() -> anyhow::Result<ExitCode> {
     Operator::connect()?.reload()?;
-    output::write("the configuration was reloaded\n")
+    stdout::write("the configuration was reloaded\n")
 }
 
 /// Whether no option of a policy was given.
@@ -155,7 +155,7 @@ fn change(
         "delete" => "deleted",
         _ => "changed",
     };
-    output::write(&format!("{} {name}: {done}\n", kind.word()))
+    stdout::write(&format!("{} {name}: {done}\n", kind.word()))
 }
 
 /// The fields of a tenant, in the words of the configuration file.
@@ -292,7 +292,7 @@ pub(crate) fn show(kind: Kind, name: &str, form: Form) -> anyhow::Result<ExitCod
         Form::Json => serde_json::to_string_pretty(&object)? + "\n",
         Form::Table => people(&[object]),
     };
-    output::write(&text)
+    stdout::write(&text)
 }
 
 fn list(kind: Kind, form: Form) -> anyhow::Result<ExitCode> {
@@ -303,7 +303,7 @@ fn list(kind: Kind, form: Form) -> anyhow::Result<ExitCode> {
         Form::Table if objects.is_empty() => format!("there is no {}\n", kind.word()),
         Form::Table => people(&objects),
     };
-    output::write(&text)
+    stdout::write(&text)
 }
 
 fn people(objects: &[Value]) -> String {

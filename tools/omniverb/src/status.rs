@@ -2,7 +2,7 @@
 
 use crate::operator_connection::Operator;
 use crate::table::{Table, amount};
-use crate::{find_daemon, output, socket_status, tenant_connection};
+use crate::{find_daemon, socket_status, stdout, tenant_connection};
 use omniverb_session::tc_units::show_rate;
 use omniverb_terms::Qpn;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
         }
     };
     let text = if json { serde_json::to_string_pretty(&status)? + "\n" } else { people(&status) };
-    output::write(&text)
+    stdout::write(&text)
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {

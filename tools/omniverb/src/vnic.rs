@@ -4,7 +4,7 @@ use crate::objects;
 use crate::operator_connection::Operator;
 use crate::table::Table;
 use crate::tenant_connection::Client;
-use crate::{find_daemon, output};
+use crate::{find_daemon, stdout};
 use anyhow::bail;
 use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions, VnicOptions};
 use omniverb_session::faults::Faults;
@@ -38,7 +38,7 @@ pub(crate) fn set(
         return objects::set_vnic(&operator, name, vnic, policy);
     }
     let changed = operator.set_vnic(&change(name, policy)?, name)?;
-    output::write(&said(name, &changed))
+    stdout::write(&said(name, &changed))
 }
 
 fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
@@ -120,7 +120,7 @@ fn said(name: &str, changed: &VnicChanged) -> String {
 pub(crate) fn disconnect(name: &str) -> anyhow::Result<ExitCode> {
     let which = DisconnectVnic { name: name_bytes(name)? };
     let links = Operator::connect()?.disconnect(&which, name)?;
-    output::write(&format!("{name}: {links} links ended\n"))
+    stdout::write(&format!("{name}: {links} links ended\n"))
 }
 
 pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
@@ -132,7 +132,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
         }
     };
     let text = if json { serde_json::to_string_pretty(&found)? + "\n" } else { people(&found) };
-    output::write(&text)
+    stdout::write(&text)
 }
 
 fn people(found: &Value) -> String {

@@ -3,7 +3,7 @@
 //! In: its arguments. Out: its answers for omv0. Anything else the real one is asked.
 
 use super::{device_values, shown_folder};
-use crate::{library_path, output};
+use crate::{library_path, stdout};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ pub(crate) fn answer(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
         Question::Device => device()?,
     };
     let text = if json { format!("{}\n", json!([row])) } else { people(&question, &row) };
-    output::write(&text)
+    stdout::write(&text)
 }
 
 /// The question, and whether the answer is to be JSON.

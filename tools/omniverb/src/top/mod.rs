@@ -8,7 +8,7 @@ mod screen;
 mod vnic_rates;
 
 use crate::operator_connection::Operator;
-use crate::output;
+use crate::stdout;
 use crate::table::Table;
 use anyhow::bail;
 use columns::{HEADERS, cells, sample};
@@ -52,7 +52,7 @@ fn batch(operator: &Operator, delay: Duration, options: &TopOptions) -> anyhow::
             true => format!("{}\n", rates.json()),
             false => format!("{}{}", if shown == 0 { "" } else { "\n" }, table(&rates)),
         };
-        if output::write_until_closed(&text)? == output::Reader::Gone {
+        if stdout::write_until_closed(&text)? == stdout::Reader::Gone {
             break;
         }
         (before, shown) = (now, shown + 1);

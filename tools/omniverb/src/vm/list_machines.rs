@@ -1,7 +1,7 @@
 //! Implements `omniverb vm list` and `omniverb vm show`.
 
 use crate::operator_connection::Operator;
-use crate::output;
+use crate::stdout;
 use crate::table::Table;
 use anyhow::Context;
 use omniverb_session::tc_units::show_size;
@@ -16,13 +16,13 @@ pub(crate) fn list(which: Option<&str>, json: bool) -> anyhow::Result<ExitCode> 
     let Some(which) = which else {
         let text =
             if json { serde_json::to_string_pretty(&machines)? + "\n" } else { people(&machines) };
-        return output::write(&text);
+        return stdout::write(&text);
     };
     let one = machines.iter().find(|vnic| vnic["machine"]["name"] == which);
     let one =
         one.with_context(|| format!("no machine is called {which:?}; see `omniverb vm list`"))?;
     let text = if json { serde_json::to_string_pretty(one)? + "\n" } else { people(&[one]) };
-    output::write(&text)
+    stdout::write(&text)
 }
 
 fn people(machines: &[&Value]) -> String {

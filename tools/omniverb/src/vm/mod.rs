@@ -40,7 +40,7 @@ pub(crate) use list_machines::list;
 pub(crate) use page_pinner::serve as pin;
 
 use crate::operator_connection::Operator;
-use crate::{output, vnic};
+use crate::{stdout, vnic};
 use anyhow::{Context, bail};
 use machine_folder::User;
 pub(crate) use machine_window::Neighbours;
@@ -171,7 +171,7 @@ pub(crate) fn args(
     let windows: Vec<_> = paths.map(|(index, path)| plugged(wanted, index, path)).collect();
     let port = &kept.port_path;
     let maps = kept.mapped_path.as_deref().map(Maps);
-    output::write(&match libvirt {
+    stdout::write(&match libvirt {
         true => qemu_options::xml(text, &windows, port, memory, maps),
         false => {
             // The user who starts it gives the number of processors.
@@ -293,5 +293,5 @@ fn sessions() -> usize {
 pub(crate) fn detach(text: &str) -> anyhow::Result<ExitCode> {
     name(text)?;
     Operator::connect()?.detach_machine(vnic::name_bytes(text)?, text)?;
-    output::write(&format!("machine {text} has no device any more\n"))
+    stdout::write(&format!("machine {text} has no device any more\n"))
 }
