@@ -1,7 +1,7 @@
 //! Keeps the windows that an agent has: the machine's own, and pair windows with their doorbells.
 //!
-//! Of several that claim to be the machine's own window (`guest_window_discovery.rs`) it goes by one, and by
-//! the next if the host does not know that one's number in time.
+//! Of several that claim to be the machine's own window (`guest_window_discovery.rs`) it goes by
+//! one, and by the next if the host does not know that one's number in time.
 
 use super::guest_window_discovery::{FoundWindows, OwnWindow, Shared};
 use super::pair_window_wakes::{Side, WakeBridge};

@@ -4,8 +4,8 @@
 //!
 //! In: frames of the agent. Out: sessions at the machine socket, messages in them; datagrams and
 //! words of the machine's UDP port, for the engine, and back; words of pair windows, of which it
-//! has the doorbells (`pair_window_wakes.rs`), also of those that its supervisor hands it later, and
-//! which of them there are. The agent's frames come from a hostile guest; they can do what a
+//! has the doorbells (`pair_window_wakes.rs`), also of those that its supervisor hands it later,
+//! and which of them there are. The agent's frames come from a hostile guest; they can do what a
 //! tenant's processes can.
 
 mod pair_windows;
