@@ -413,24 +413,28 @@ def _twice(across):
 
 
 def _impostor(across):
+    impostor(across, across.keep(Namespace()), 7640, 45001)
+
+
+def impostor(across, liar, port, client_port):
     """Whoever gives himself both addresses has sockets of the right names, and gets nothing; nor
     is the other one harmed, whose peer has no library."""
-    liar = across.keep(Namespace())
     for address in (_ONE, _OTHER):
         liar.ip("addr", "add", f"{address}/32", "dev", "lo")
     with open(across.folder / "impostor", "w+", encoding="utf-8") as said:
-        line = across.line(liar, "-", "impostor", _ONE, 7640, _OTHER, 45001,
+        line = across.line(liar, "-", "impostor", _ONE, port, _OTHER, client_port,
                            f"{across.socket}.sockets", with_library=False)
-        impostor = process.start(line, stdout=said, stderr=said)
+        running = process.start(line, stdout=said, stderr=said)
         try:
             process.until(lambda: "waits" in process.written(said), 10,
                           lambda: process.written(said))
-            with Talk(across, 7640, 2.5, own=(_OTHER, 45001), libraries=(False, True)) as talk:
+            with Talk(across, port, 2.5, own=(_OTHER, client_port),
+                      libraries=(False, True)) as talk:
                 check(talk.end() == (0, 0), "it was carried")
-            check(impostor.wait(10) == 0, process.written(said))
+            check(running.wait(10) == 0, process.written(said))
             check("not linked" in process.written(said), process.written(said))
         finally:
-            process.end(impostor)
+            process.end(running)
 
 
 def _translated(across):

@@ -111,7 +111,7 @@ def _are_most(count, light):
     return light * 100 >= count * _MOST
 
 
-def _short(address, port):
+def short(address, port):
     def run(across):
         """Short connections are light, all but a few."""
         with Far(across, [port], address) as far:
@@ -331,14 +331,14 @@ def _alone(across):
 
 def groups():
     """All wait."""
-    ranges = [Case("light.across.short", _short(_ONE, 7100), 90),
-              Case("light.across.short6", _short(_ONE6, 7101), 90),
+    ranges = [Case("light.across.short", short(_ONE, 7100), 90),
+              Case("light.across.short6", short(_ONE6, 7101), 90),
               Case("light.across.again", _again, 90), Case("light.across.shown", _shown, 60),
               Case("light.across.cut", _cut, 60), Case("light.across.restarted", _restarted, 90),
               Case("light.across.killed", _killed, 60), Case("light.across.stalled", _stalled, 60),
               Case("light.across.filtered", _filtered, 90),
               Case("light.across.parted", _parted, 120), Case("light.across.alone", _alone, 90)]
-    every = [Case("light.across.all", _short(_ONE, 7180), 90),
+    every = [Case("light.across.all", short(_ONE, 7180), 90),
              Case("light.across.all.restarted", _restarted, 90)]
     return [Group("light.across", ranges, Ranges, weight=WAITS),
             Group("light.across.all", every, All, weight=WAITS)]

@@ -210,6 +210,9 @@ impl Tenancy {
                 }
                 self.unlinker().review_groups(key, &before);
                 self.relater().review_relations(key);
+            } else if self.tenants.virtual_networks.has(key) {
+                // Its table does not have the addresses of its interfaces.
+                self.relater().review_relations(key);
             }
             for session in read.waiting {
                 self.addresses_known(session);
@@ -370,6 +373,9 @@ impl Tenancy {
                 Timer::Grant(token) => self.grants().grant_timed_out(token),
                 Timer::Wish { qpn, peer } => self.pairing().wish_due(qpn, peer, now),
                 Timer::Consent(question) => self.pairing().consent_due(question, now),
+                Timer::RelationAddresses(number) => {
+                    self.relater().read_addresses_again(number, now);
+                }
                 Timer::Connection(session, id) => self.cm().connection_due(session, id, now),
                 Timer::EarlyRequests => self.cm().early_requests_due(now),
                 Timer::DreqRetransmissions => self.cm().farewells_due(now),

@@ -17,6 +17,8 @@ pub(crate) enum Timer {
     Wish { qpn: Qpn, peer: Qpn },
     /// The network is asked whether it still lets links be.
     Consent(Question),
+    /// The addresses of a relation's ends are read again.
+    RelationAddresses(u64),
     /// A message of a connection's is repeated, or it is over: of this session's, by its number.
     Connection(SessionId, u32),
     /// Requests for connections that came early were kept long enough.

@@ -6,6 +6,11 @@
 //! from each to the other, and no administrator wants the traffic between the two to pass the
 //! engine. The daemon's own broker asks for a relation, and it ends as links do: with a vNIC, an
 //! address, a policy, or the network's consent.
+//!
+//! In a virtual network no network is asked. A vNIC there has the one address that the operator has
+//! described, which no other vNIC of the tenant can claim; sockets with other addresses are not
+//! related. The kernel's network has brought their connection. As long as a relation lives the
+//! addresses of both namespaces are read now and then: it ends when an interface loses the address.
 
 use super::reachability_table::ConsentUser;
 use super::socket_relation_refusal::{RelationEnd, RelationRefusal};
@@ -15,12 +20,13 @@ use crate::links::Relater;
 use crate::network::SharedMemory;
 use crate::network::neighbour_cache::{Answer, Question, Waiter};
 use crate::network::neighbour_resolution::Resolved;
+use crate::timers::Timer;
 use omniverb_terms::{Gid, VnicId};
 
 enum RelationVerdict {
     Asking,
     RelationRefusal(RelationRefusal),
-    Together([Question; 2]),
+    Together(Vec<Question>),
 }
 
 impl Relater<'_> {
@@ -28,13 +34,16 @@ impl Relater<'_> {
     pub(crate) fn begin_relation(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) {
         self.links.relations.insert(number, Relation { ends, rests_on: None });
         for (vnic, _) in ends {
-            self.tenants.open_port(self.context, vnic);
+            if !self.tenants.virtual_networks.has(vnic) {
+                self.tenants.open_port(self.context, vnic);
+            }
         }
         self.advance_relation(number, now);
     }
 
     /// Ends a relation that is not needed any more.
     pub(crate) fn relate_no_more(&mut self, number: u64) {
+        self.context.timers.clear(Timer::RelationAddresses(number));
         let relation = self.links.relations.remove(number);
         let questions = relation.and_then(|relation| relation.rests_on);
         for question in questions.into_iter().flatten() {
@@ -53,7 +62,10 @@ impl Relater<'_> {
             RelationVerdict::RelationRefusal(why) => self.end_relation(number, why),
             RelationVerdict::Together(questions) => {
                 if let Some(relation) = self.links.relations.get_mut(number) {
-                    relation.rests_on = Some(questions);
+                    relation.rests_on = Some(questions.clone());
+                }
+                if questions.len() < 2 {
+                    self.set_address_timer(number, now);
                 }
                 for question in questions {
                     self.links.rely_on(
@@ -89,7 +101,10 @@ impl Relater<'_> {
         }
         let has = |(vnic, address): RelationEnd| {
             let name = self.network.name_of(self.tenants, vnic, address);
-            name.is_some_and(|name| self.tenants.owns(vnic, name))
+            let is_its = name.is_some_and(|name| self.tenants.owns(vnic, name));
+            // A virtual address is described. A socket has it only if an interface has it, too.
+            let is_virtual = self.tenants.virtual_networks.has(vnic);
+            is_its && (!is_virtual || self.tenants.has(vnic, address))
         };
         (!ends.into_iter().all(has)).then_some(RelationRefusal::NotItsAddress)
     }
@@ -109,14 +124,14 @@ impl Relater<'_> {
         for (from, to) in [(one, other), (other, one)] {
             let name = |address| self.network.name_of(self.tenants, from.0, address);
             let names: Option<[Gid; 2]> = name(from.1).zip(name(to.1)).map(Into::into);
-            let question = names.and_then(|names| {
-                let found = self.network.question_of(self.tenants, from.0, names[0], names[1]);
-                found.map(|question| (names, question))
-            });
-            let Some((names, question)) = question else {
+            let Some(names) = names else {
                 return RelationVerdict::RelationRefusal(RelationRefusal::NotThere);
             };
-            questions.push(question);
+            match self.network.question_of(self.tenants, from.0, names[0], names[1]) {
+                Some(question) => questions.push(question),
+                None if self.tenants.virtual_networks.has(from.0) => {}
+                None => return RelationVerdict::RelationRefusal(RelationRefusal::NotThere),
+            }
             let waiter = Some(Waiter::Relation(number));
             match self.network.resolve(
                 self.context,
@@ -134,9 +149,26 @@ impl Relater<'_> {
                 Resolved::Asking => is_asking = true,
             }
         }
-        match <[Question; 2]>::try_from(questions) {
-            Ok(questions) if !is_asking => RelationVerdict::Together(questions),
-            _ => RelationVerdict::Asking,
+        if is_asking { RelationVerdict::Asking } else { RelationVerdict::Together(questions) }
+    }
+
+    fn set_address_timer(&mut self, number: u64, now: u64) {
+        let period = self.context.limits().consent_time_ns;
+        if period > 0 {
+            let due = now.saturating_add(period);
+            self.context.timers.set(Timer::RelationAddresses(number), due);
+        }
+    }
+
+    /// Reads the addresses of both ends of a relation that no question keeps alive. The relation
+    /// is reviewed when they are known.
+    pub(crate) fn read_addresses_again(&mut self, number: u64, now: u64) {
+        let vnics = self.links.relations.vnics(number);
+        for vnic in vnics.into_iter().flatten() {
+            self.tenants.read_addresses(self.context, vnic, None);
+        }
+        if vnics.is_some() {
+            self.set_address_timer(number, now);
         }
     }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Relation {
     pub(super) ends: [RelationEnd; 2],
-    /// The questions that its life rests on, once it has one.
-    pub(super) rests_on: Option<[Question; 2]>,
+    /// The questions that its life rests on, once it has begun: none in a virtual network.
+    pub(super) rests_on: Option<Vec<Question>>,
 }
 
 /// All of them, by the numbers that were given.

@@ -17,7 +17,7 @@ fn bench_of(sessions: &[u64]) -> Bench {
 }
 
 /// Asks for a relation between the addresses of two numbers in two vNICs.
-fn relate(
+pub(crate) fn relate(
     bench: &mut Bench,
     number: u64,
     ends: [(u64, u64); 2],
@@ -29,7 +29,7 @@ fn relate(
 }
 
 /// The verdicts on a relation since the last call.
-fn verdicts(bench: &mut Bench, number: u64) -> Vec<Result<(), RelationRefusal>> {
+pub(crate) fn verdicts(bench: &mut Bench, number: u64) -> Vec<Result<(), RelationRefusal>> {
     let verdict = |action: &Action| match action {
         Action::Related { number: of, verdict } if *of == number => Some(*verdict),
         _ => None,

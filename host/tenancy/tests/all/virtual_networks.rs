@@ -2,13 +2,17 @@
 //!
 //! Names of another tenant, or of no vNIC, lead to a link that loses its packets.
 
+use crate::socket_relations::{relate, verdicts};
 use crate::support::cm_helpers::events as cm_events;
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::cm::*;
-use omniverb_tenancy::testing::random_driver::{Bench, vnic};
-use omniverb_tenancy::{Policy, SessionId, TenantId, TenantNetwork, VnicPlace};
+use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
+use omniverb_tenancy::{
+    Action, Policy, Reach, RelationRefusal, SessionId, TenantId, TenantNetwork, VnicAddress,
+    VnicPlace,
+};
 use omniverb_terms::{Gid, Qpn, Service};
 use omniverb_vgid::{Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork};
 use std::collections::BTreeMap;
@@ -206,4 +210,52 @@ fn forged_names_cost_bounded_memory_and_other_processes_nothing() {
         said(&mut bench, 1, ask([own, victim, Qpn(5)][n as usize % 3], n));
     }
     assert_eq!(bench.tenancy.shown_ends(session, victim, peer), shown);
+}
+
+/// The interface of a vNIC has the addresses of these numbers.
+fn interface_has(bench: &mut Bench, at: u64, numbers: &[u64]) {
+    let address = |number: &u64| VnicAddress {
+        ip: ip(*number),
+        interface: 2,
+        reach: Reach::Global,
+        is_loopback: false,
+        mtu: 1500,
+    };
+    let list: Vec<VnicAddress> = numbers.iter().map(address).collect();
+    let actions = bench.tenancy.addresses(vnic(at), &list, bench.now);
+    bench.carry_out(actions);
+}
+
+/// No network is asked there: which vNIC has an address the operator has said.
+#[test]
+fn sockets_relate_within_a_virtual_network_by_described_addresses() {
+    let mut bench = two_tenants();
+    interface_has(&mut bench, 3, &[1]);
+    interface_has(&mut bench, 4, &[2]);
+    bench.told.clear();
+    assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
+    assert_eq!(relate(&mut bench, 2, [(3, 1), (4, 2)]), [Ok(())], "the same addresses");
+    let asks = |action: &Action| matches!(action, Action::Probe { .. } | Action::OpenPort { .. });
+    assert!(!bench.told.iter().any(asks), "{:?}", bench.told);
+    // From one tenant to the other, by addresses that both of them have.
+    let not_there = [Err(RelationRefusal::NotThere)];
+    for (number, ends) in [(3, [(1, 1), (4, 2)]), (4, [(2, 2), (3, 1)])] {
+        assert_eq!(relate(&mut bench, number, ends), not_there);
+    }
+    // An address that is on the interface, and not described; one that is another vNIC's.
+    let not_its = [Err(RelationRefusal::NotItsAddress)];
+    for (number, claimed) in [(5, 5), (6, 2)] {
+        interface_has(&mut bench, 1, &[1, claimed]);
+        assert_eq!(relate(&mut bench, number, [(1, claimed), (2, 2)]), not_its);
+    }
+    // Vnic 3 loses its address: that is read after a while.
+    bench.wait(10_000_000_000);
+    assert_eq!(verdicts(&mut bench, 2), not_its);
+    assert_eq!(relate(&mut bench, 7, [(3, 1), (4, 2)]), not_its, "described, and not there");
+    bench.wait(10_000_000_000);
+    assert_eq!(verdicts(&mut bench, 1), [], "the others have theirs");
+    let actions = bench.tenancy.set_place(vnic(2), None);
+    bench.carry_out(actions);
+    assert_eq!(verdicts(&mut bench, 1), [Err(RelationRefusal::Gone)]);
+    bench.tenancy.check_accounts();
 }
