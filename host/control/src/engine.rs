@@ -19,7 +19,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd, VnicPlace};
+use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TenantId, TracedEnd, VnicPlace};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, UnderlayRoute, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -107,29 +107,30 @@ impl Packets {
         self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into(), services });
     }
 
-    /// Carries packets of a vNIC with this place over the underlay, by the other end of its port.
+    /// Carries packets of a vNIC with this place in its tenant's virtual network, by the other end
+    /// of its port: to vNICs of this host, and over the underlay. `agent`: the port of a virtual
+    /// machine's agent.
     pub(crate) fn carry(
         &mut self,
         vnic: VnicId,
-        place: &VnicPlace,
+        (tenant, place): (TenantId, &VnicPlace),
         end: OwnedFd,
+        agent: Option<Arc<UdpPort>>,
     ) -> io::Result<()> {
-        // A tenant of one host: nothing leaves it.
-        if place.underlay.is_loopback() {
-            return Ok(());
-        }
         let relay = match &mut self.relay {
             Some(relay) => relay,
             none => none.insert(UnderlayRelay::start(self.pulses.minor("underlay"))?),
         };
         let (underlay, range) = (place.underlay, place.range);
         let qpns = (Qpn(range.offset().number()), range.count());
-        relay.open(Seat { vnic, underlay, qpns, end })
+        // A loopback address is of a tenant of one host: nothing leaves it.
+        let (network, has_far_peers) = (tenant.0.into(), !underlay.is_loopback());
+        relay.open(Seat { vnic, network, underlay, has_far_peers, qpns, end, agent })
     }
 
     /// Closes a vNIC's sockets; packets for it have no receiver.
     pub(crate) fn close(&mut self, vnic: VnicId) {
-        if let Some(relay) = &self.relay {
+        if let Some(relay) = &mut self.relay {
             relay.close(vnic);
         }
         self.groups.leave(vnic);

@@ -98,16 +98,16 @@ impl Tenancy {
         self.context.decided()
     }
 
-    /// The place of a vNIC in the virtual network of its tenant.
+    /// The tenant in whose virtual network a vNIC is, and its place there.
     #[must_use]
-    pub fn place(&self, key: VnicId) -> Option<VnicPlace> {
+    pub fn place(&self, key: VnicId) -> Option<(TenantId, VnicPlace)> {
         self.tenants.virtual_networks.place(key)
     }
 
     /// The number of a vNIC's queue pair 1 in packets.
     #[must_use]
     pub fn services_of(&self, key: VnicId) -> Qpn {
-        let offset = self.place(key).map_or(0, |place| place.range.offset().number());
+        let offset = self.place(key).map_or(0, |(_, place)| place.range.offset().number());
         Qpn(offset + Qpn::GENERAL_SERVICES.0)
     }
 

@@ -171,11 +171,6 @@ impl Server {
                  place in it: give it an address that no other vNIC has",
                 self.objects.tenant_of(vnic)
             ),
-            Lack::Support => format!(
-                "its vNIC, {name}, belongs to tenant {:?}, which has a virtual network: virtual \
-                 machines cannot be in one yet, so put it into another tenant",
-                self.objects.tenant_of(vnic)
-            ),
         };
         let text = format_args!("no device for pid {pid} (uid {uid}): {text}");
         self.journal.log_of(Some(name), Level::Warning, text);
@@ -189,10 +184,7 @@ impl Server {
         if !is_machine && self.objects.isolates() && !self.objects.is_described(vnic) {
             return Some(Lack::Description);
         }
-        if self.objects.lacks_place(vnic) {
-            return Some(Lack::Address);
-        }
-        (is_machine && self.objects.network_of(vnic).is_some()).then_some(Lack::Support)
+        self.objects.lacks_place(vnic).then_some(Lack::Address)
     }
 
     /// Parts with processes whose vNICs have no device any more.
@@ -200,7 +192,6 @@ impl Server {
         for (lack, reason) in [
             (Lack::Description, "nothing describes its vNIC any more"),
             (Lack::Address, "its vNIC has no place in the virtual network of its tenant"),
-            (Lack::Support, "its tenant has a virtual network, and it is a virtual machine"),
         ] {
             for id in self.clients.of(|vnic| self.lack_of_device(vnic) == Some(lack)) {
                 self.clients.part(id, reason);
@@ -216,8 +207,6 @@ enum Lack {
     Description,
     /// Its tenant has a virtual network, in which it has no place.
     Address,
-    /// It is a virtual machine's, and its tenant has a virtual network.
-    Support,
 }
 
 fn evidence(identity: NetnsIdentity, cookie: Option<u64>) -> Evidence {

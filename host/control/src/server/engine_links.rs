@@ -96,8 +96,11 @@ impl EnginePorts<'_> {
                 let services = self.tables.services_of(vnic);
                 let end = port.carried().map(ProxiedSocket::carriers_end);
                 self.engine.open(vnic, port, &holder, services);
-                if let Some((place, end)) = self.tables.place(vnic).zip(end)
-                    && let Err(error) = end.and_then(|end| self.engine.carry(vnic, &place, end))
+                if let Some(((tenant, place), end)) = self.tables.place(vnic).zip(end)
+                    && let Err(error) = end.and_then(|end| {
+                        let agent = self.machines.of_vnic(vnic).and_then(|it| it.port.clone());
+                        self.engine.carry(vnic, (tenant, &place), end, agent)
+                    })
                 {
                     self.warn_of_underlay(vnic, place.underlay, &error);
                 }

@@ -146,7 +146,7 @@ impl EnginePorts<'_> {
     /// Gives a vNIC its place in its tenant's virtual network, or none. It has other sockets then.
     fn apply_place(&mut self, key: VnicId) {
         let place = self.objects.place(key);
-        let has_moved = self.tables.place(key) != place.map(|(_, place)| place);
+        let has_moved = self.tables.place(key) != place;
         let has_other_sockets = has_moved && self.vnics.has_port(key);
         self.tables.decide(|tables| tables.set_place(key, place));
         if has_other_sockets {

@@ -57,12 +57,17 @@ impl EnginePorts<'_> {
     /// Asks for a vNIC's sockets, unless that was done not long ago; whether they are there, or
     /// will be for all that is known.
     pub(super) fn want_port(&mut self, vnic: VnicId) -> bool {
-        let of_machine = self.machines.of_vnic(vnic).and_then(|record| record.port.clone());
-        let of_network = || self.tables.place(vnic).and_then(|_| self.underlay_port().ok());
-        let Some(port) = of_machine.or_else(of_network) else {
+        // A machine's agent has it open already; without an agent nothing reaches its processes.
+        let of_machine = self.machines.of_vnic(vnic).map(|record| record.port.clone());
+        let is_reached = of_machine.as_ref().is_none_or(Option::is_some);
+        let port = match self.tables.place(vnic) {
+            Some(_) if is_reached => self.underlay_port().ok(),
+            Some(_) => None,
+            None => of_machine.flatten(),
+        };
+        let Some(port) = port else {
             return self.vnics.want_port(vnic, self.helper, clock::now());
         };
-        // Its agent has it open already, or it needs no sockets of its namespace.
         let wanted = self.vnics.port_mut(vnic).map(|own| own.want(clock::now()));
         if wanted == Some(PortUse::Ask) {
             self.port_found(vnic, Ok(port));

@@ -5,11 +5,11 @@ use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_ring::{WordMemory, shared_atomics::Ordering as Order};
 use omniverb_session::Message;
-use omniverb_session::body::LinkReady;
+use omniverb_session::body::{ConnectQp, LinkReady, QueryGids};
 use omniverb_sys::eventfd::readable;
 use omniverb_sys::proxied_udp::{self, MESSAGE_MAX, ProxiedHeader};
 use omniverb_sys::{Access, Extent, seqpacket};
-use omniverb_terms::Service;
+use omniverb_terms::{Gid, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -278,4 +278,83 @@ fn writes_over_a_machines_window_harm_itself_only() {
     create(&mut b, Service::Rc);
     // The guest harmed these links only: the next one works.
     link(&mut one.process().0, &mut b);
+}
+
+/// A file with a key that the daemon's user alone can read.
+fn key_file(name: &str, byte: &str) -> std::path::PathBuf {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::env::temp_dir().join(format!("omniverb-{name}-{}", std::process::id()));
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    std::io::Write::write_all(file.as_mut().unwrap(), byte.repeat(16).as_bytes()).unwrap();
+    path
+}
+
+/// The only GID of a process's device.
+fn vgid(client: &mut Client) -> Gid {
+    match client.call(QueryGids { reserved: 0 }.into()) {
+        Message::Gids(gids) if gids.count == 1 => gids.entries[0].gid,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Their agents carry nothing, and what they say of their addresses does not matter.
+#[test]
+fn machines_of_a_virtual_network_are_linked_by_vgids_and_no_packet_passes_their_agents() {
+    let keys = [key_file("blue", "f0"), key_file("red", "a1")];
+    let tenant = |key: usize| serde_json::json!({ "key_file": keys[key], "underlay": "127.0.0.1" });
+    let vnic =
+        |tenant: &str, address: &str| serde_json::json!({ "tenant": tenant, "address": address });
+    let objects = serde_json::json!({
+        "tenant": { "blue": tenant(0), "red": tenant(1) },
+        "vnic": {
+            "vm-one": vnic("blue", "10.0.0.1"),
+            "vm-two": vnic("blue", "10.0.0.2"),
+            "vm-three": vnic("red", "10.0.0.2"),
+        },
+    });
+    let objects = serde_json::from_value(objects).unwrap();
+    let daemon = Daemon::start(Settings { objects, ..Settings::default() });
+    let mut machines = ["one", "two", "three"].map(|name| Machine::attach(&daemon, name));
+    machines.iter_mut().for_each(Machine::tell_address);
+    let ports = machines.each_mut().map(Machine::open_port);
+    let mut clients = machines.each_mut().map(|machine| machine.process().0);
+    let gids = clients.each_mut().map(vgid);
+    assert!(gids.iter().all(|gid| gids.iter().filter(|other| *other == gid).count() == 1));
+    let qpns = clients.each_mut().map(|client| create(client, Service::Rc));
+    assert!(qpns.iter().all(|qpn| qpn.0 < 1024), "{qpns:?}");
+    let ask = |from: usize, to: usize| ConnectQp {
+        qpn: qpns[from],
+        dest_qpn: qpns[to],
+        sgid: gids[from],
+        dgid: gids[to],
+        resume: 0,
+        reserved: 0,
+    };
+    for (from, to) in [(0, 1), (1, 0)] {
+        assert!(matches!(clients[from].call(ask(from, to).into()), Message::Connected(_)));
+    }
+    for client in &mut clients[..2] {
+        let ready = link_ready(client);
+        assert!(ready.engine != 0 && ready.memory.offset >= PAGE, "{ready:?}");
+    }
+    assert_eq!(forwarded(&daemon), 4, "{}", daemon.status());
+    // Of another tenant: its link loses what is sent.
+    clients[2].call(ask(2, 0).into());
+    link_ready(&mut clients[2]);
+    assert_eq!(forwarded(&daemon), 4, "{}", daemon.status());
+    let mut buffer = [0; MESSAGE_MAX];
+    let mode = seqpacket::BlockingMode::NonBlocking;
+    for port in &ports {
+        while let Ok((length, _)) = seqpacket::receive(port.as_fd(), &mut buffer, mode) {
+            assert!(proxied_udp::is_word(&buffer[..length]), "a packet");
+        }
+    }
+    // What an agent may not send ends its machine, as elsewhere.
+    seqpacket::send(ports[2].as_fd(), b"", &[]).unwrap();
+    assert!(machines[2].is_parted_with() && clients[2].is_dropped());
+    create(&mut clients[0], Service::Rc);
+    for key in keys {
+        std::fs::remove_file(key).unwrap();
+    }
 }

@@ -521,19 +521,3 @@ fn settings_of_a_machine_hold_when_it_comes_back() {
     let row = found["vnics"].as_array().unwrap().iter().find(|vnic| vnic["name"] == "vm-one");
     assert_eq!(row.unwrap()["adoption"], "off");
 }
-
-#[test]
-fn a_machine_of_a_tenant_with_a_virtual_network_has_no_device() {
-    let text = r#"{ "tenant": { "blue": { "key_file": "/nowhere", "underlay": "192.0.2.1" } },
-        "vnic": { "vm-one": { "tenant": "blue", "address": "10.0.0.1" } } }"#;
-    let objects = serde_json::from_str(text).unwrap();
-    let daemon = Daemon::start(Settings { objects, ..Settings::default() });
-    let mut machine = Machine::attach(&daemon, "one");
-    machine.tell_address();
-    let (answer, mut files) = machine.ask(OpenSession { pid: 7, uid: 0 });
-    assert!(matches!(answer, vm::Message::SessionOpened(_)), "{answer:?}");
-    let mut client = Client::over(files.remove(0));
-    let hello = Hello { role: ROLE_VERBS, resume: 0, name: *b"in a machine\0\0\0\0" };
-    assert_eq!(client.call_with(hello, &[]).0, Message::Failed(Errno::ENODEV));
-    drop(Machine::attach(&daemon, "other").process());
-}

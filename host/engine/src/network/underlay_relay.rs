@@ -6,13 +6,21 @@
 //! without an answer. Whether its sender is a peer the packet thread finds out. A vNIC sends from
 //! its own underlay address alone.
 //!
-//! vNICs of one host do not reach each other here. So nothing is heard from an address of this
-//! host: any process of its own namespace could have sent that.
+//! A packet for an underlay address of this host goes to the vNIC there at once, if that is of the
+//! sender's virtual network; it is never sent out. So no socket takes a packet from such an
+//! address: any process of the host's own namespace could have sent that. An underlay address has a
+//! socket as long as some vNIC needs it.
+//!
+//! A virtual machine's agent has a port, too, by which it and the packet thread tell each other
+//! that a doorbell was rung. That is passed on between the two ports. Datagrams of the agent are of
+//! no virtual network, and dropped.
 
 use crate::network::handshake_datagram;
-use omniverb_sys::proxied_udp::{HEAD_BYTES, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader};
+use omniverb_sys::proxied_udp::{
+    self, HEAD_BYTES, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader, ProxiedMessage,
+};
 use omniverb_sys::thread_watchdog::ThreadPulse;
-use omniverb_sys::udp_socket::bound_to;
+use omniverb_sys::udp_socket::{UdpPort, bound_to};
 use omniverb_sys::{EventFd, Poller, seqpacket};
 use omniverb_terms::{Qpn, VnicId};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
@@ -22,6 +30,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// That of RoCE v2.
 const PORT: u16 = omniverb_wire::PORT;
@@ -33,12 +42,16 @@ const BUFFERS: usize = 4;
 const PACKETS_PER_TURN: usize = 64;
 /// Bytes of a packet up to the end of its destination QPN.
 const DESTINATION_END: usize = 8;
+/// How long a socket that was given up is waited for where its address is needed again. The thread
+/// closes it in its next iteration.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
 
 /// Tokens of the poller: a kind in the top byte, a number below.
 mod token {
     pub(super) const ORDERS: u64 = 1 << 56;
     pub(super) const HOST: u64 = 2 << 56;
     pub(super) const VNIC: u64 = 3 << 56;
+    pub(super) const AGENT: u64 = 4 << 56;
     pub(super) const NUMBER: u64 = (1 << 56) - 1;
 }
 
@@ -47,16 +60,24 @@ mod token {
 pub struct Seat {
     /// By which the control plane closes it.
     pub vnic: VnicId,
+    /// Its virtual network, by a number that no other has. Only vNICs of one reach each other.
+    pub network: u64,
     /// The address of this host that its packets carry.
     pub underlay: IpAddr,
+    /// Whether it has peers on other hosts. Without them it needs no socket.
+    pub has_far_peers: bool,
     /// Its QPNs: the first, and how many.
     pub qpns: (Qpn, u32),
     /// The other end of its port.
     pub end: OwnedFd,
+    /// The port of the agent, if it is a virtual machine's.
+    pub agent: Option<Arc<UdpPort>>,
 }
 
 enum Order {
     Host(IpAddr, OwnedFd),
+    /// The address has no socket any more. The sender is dropped once that is closed.
+    CloseHost(IpAddr, mpsc::Sender<()>),
     Open(Seat),
     Close(VnicId),
 }
@@ -65,7 +86,10 @@ enum Order {
 pub struct UnderlayRelay {
     orders: Option<mpsc::Sender<Order>>,
     wake: Arc<EventFd>,
-    hosts: BTreeSet<IpAddr>,
+    /// Addresses with sockets, and the vNICs that need them.
+    hosts: BTreeMap<IpAddr, BTreeSet<VnicId>>,
+    /// Sockets that the thread closes.
+    closing: BTreeMap<IpAddr, mpsc::Receiver<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -82,7 +106,8 @@ impl UnderlayRelay {
             poller,
             inbox,
             wake: wake.clone(),
-            hosts: Vec::new(),
+            hosts: BTreeMap::new(),
+            last_host: 0,
             seats: BTreeMap::new(),
             ranges: BTreeMap::new(),
             buffer: vec![0; BUFFERS * BUFFER_BYTES],
@@ -90,28 +115,48 @@ impl UnderlayRelay {
         let builder = std::thread::Builder::new().name("underlay".into());
         let thread = builder.spawn(move || relay.run(&pulse))?;
         let (orders, thread) = (Some(orders), Some(thread));
-        Ok(UnderlayRelay { orders, wake, hosts: BTreeSet::new(), thread })
+        let (hosts, closing) = (BTreeMap::new(), BTreeMap::new());
+        Ok(UnderlayRelay { orders, wake, hosts, closing, thread })
     }
 
     /// Carries a vNIC's packets from now on, in place of what was carried for it before.
     ///
     /// # Errors
     /// UDP port 4791 of its underlay address cannot be had: `EADDRINUSE`, or `EADDRNOTAVAIL` if
-    /// this host does not have the address. It is tried again for the next vNIC.
+    /// this host does not have the address. Packets to vNICs of this host are carried all the same.
+    /// The port is tried again for the next vNIC.
     pub fn open(&mut self, seat: Seat) -> io::Result<()> {
-        let underlay = seat.underlay;
-        if !self.hosts.contains(&underlay) {
-            let socket = bound_to(SocketAddr::new(underlay, PORT))?;
-            self.hosts.insert(underlay);
-            self.order(Order::Host(underlay, socket));
-        }
+        let (vnic, underlay, has_far_peers) = (seat.vnic, seat.underlay, seat.has_far_peers);
+        self.close(vnic);
         self.order(Order::Open(seat));
+        if has_far_peers { self.open_host(underlay, vnic) } else { Ok(()) }
+    }
+
+    fn open_host(&mut self, underlay: IpAddr, vnic: VnicId) -> io::Result<()> {
+        if let Some(users) = self.hosts.get_mut(&underlay) {
+            users.insert(vnic);
+            return Ok(());
+        }
+        if let Some(closing) = self.closing.remove(&underlay) {
+            let _ = closing.recv_timeout(CLOSING_MAX);
+        }
+        let socket = bound_to(SocketAddr::new(underlay, PORT))?;
+        self.hosts.insert(underlay, BTreeSet::from([vnic]));
+        self.order(Order::Host(underlay, socket));
         Ok(())
     }
 
-    /// Carries a vNIC's packets no longer.
-    pub fn close(&self, vnic: VnicId) {
+    /// Carries a vNIC's packets no longer, and closes the socket of its underlay address if no
+    /// other needs it.
+    pub fn close(&mut self, vnic: VnicId) {
         self.order(Order::Close(vnic));
+        let unused = self.hosts.extract_if(.., |_, users| users.remove(&vnic) && users.is_empty());
+        let unused: Vec<IpAddr> = unused.map(|(address, _)| address).collect();
+        for address in unused {
+            let (done, closing) = mpsc::channel();
+            self.closing.insert(address, closing);
+            self.order(Order::CloseHost(address, done));
+        }
     }
 
     fn order(&self, order: Order) {
@@ -142,7 +187,9 @@ struct Relay {
     poller: Poller,
     inbox: mpsc::Receiver<Order>,
     wake: Arc<EventFd>,
-    hosts: Vec<Host>,
+    /// By the numbers of their tokens, each of which is used once.
+    hosts: BTreeMap<u64, Host>,
+    last_host: u64,
     seats: BTreeMap<VnicId, Seat>,
     /// vNICs by underlay addresses and first QPNs; one past the last QPN.
     ranges: BTreeMap<(IpAddr, u32), (u32, VnicId)>,
@@ -163,8 +210,9 @@ impl Relay {
                 let number = of & token::NUMBER;
                 match of & !token::NUMBER {
                     token::ORDERS if !self.take_orders() => return,
-                    token::HOST => self.receive(number as usize),
+                    token::HOST => self.receive(number),
                     token::VNIC => self.send(VnicId(number)),
+                    token::AGENT => self.hear_agent(VnicId(number)),
                     _ => {}
                 }
             }
@@ -176,6 +224,7 @@ impl Relay {
         loop {
             match self.inbox.try_recv() {
                 Ok(Order::Host(address, socket)) => self.add_host(address, socket),
+                Ok(Order::CloseHost(address, done)) => self.close_host(address, done),
                 Ok(Order::Open(seat)) => self.open(seat),
                 Ok(Order::Close(vnic)) => self.close(vnic),
                 Err(mpsc::TryRecvError::Empty) => return true,
@@ -186,17 +235,35 @@ impl Relay {
 
     fn add_host(&mut self, address: IpAddr, socket: OwnedFd) {
         let Ok(state) = UdpSocketState::new((&socket).into()) else { return };
-        let number = self.hosts.len() as u64;
+        self.last_host += 1;
+        let number = self.last_host;
         if self.poller.add(&socket, token::HOST | number).is_ok() {
-            self.hosts.push(Host { address, socket, state });
+            self.hosts.insert(number, Host { address, socket, state });
         }
+    }
+
+    fn close_host(&mut self, address: IpAddr, done: mpsc::Sender<()>) {
+        for (_, host) in self.hosts.extract_if(.., |_, host| host.address == address) {
+            let _ = self.poller.remove(&host.socket);
+        }
+        drop(done);
+    }
+
+    /// Whether an address is this host's, as far as vNICs have it.
+    fn is_here(&self, address: IpAddr) -> bool {
+        let mut ranges = self.ranges.range((address, u32::MIN)..=(address, u32::MAX));
+        ranges.next().is_some() || self.hosts.values().any(|host| host.address == address)
     }
 
     fn open(&mut self, seat: Seat) {
         self.close(seat.vnic);
         let (first, count) = seat.qpns;
         // vNICs have numbers of the daemon's own, which never come near these bits.
-        if self.poller.add(&seat.end, token::VNIC | seat.vnic.0 & token::NUMBER).is_ok() {
+        let number = seat.vnic.0 & token::NUMBER;
+        if self.poller.add(&seat.end, token::VNIC | number).is_ok() {
+            for socket in seat.agent.iter().flat_map(|port| port.sockets()) {
+                let _ = self.poller.add(socket, token::AGENT | number);
+            }
             self.ranges.insert((seat.underlay, first.0), (first.0 + count, seat.vnic));
             self.seats.insert(seat.vnic, seat);
         }
@@ -205,6 +272,9 @@ impl Relay {
     fn close(&mut self, vnic: VnicId) {
         let Some(seat) = self.seats.remove(&vnic) else { return };
         let _ = self.poller.remove(&seat.end);
+        for socket in seat.agent.iter().flat_map(|port| port.sockets()) {
+            let _ = self.poller.remove(socket);
+        }
         // The numbers may be another vNIC's already.
         let range = (seat.underlay, seat.qpns.0.0);
         if self.ranges.get(&range).is_some_and(|(_, of)| *of == vnic) {
@@ -220,8 +290,8 @@ impl Relay {
     }
 
     /// Takes what has come to an underlay address.
-    fn receive(&mut self, number: usize) {
-        let Some(host) = self.hosts.get(number) else { return };
+    fn receive(&mut self, number: u64) {
+        let Some(host) = self.hosts.get(&number) else { return };
         let mut meta = [RecvMeta::default(); BUFFERS];
         let mut bytes = std::mem::take(&mut self.buffer);
         let mut slices: Vec<IoSliceMut<'_>> =
@@ -241,7 +311,7 @@ impl Relay {
             return;
         }
         let remote = meta.addr.ip().to_canonical();
-        if self.hosts.iter().any(|host| host.address == remote) {
+        if self.is_here(remote) {
             return;
         }
         let Some(seat) = destination(datagram).and_then(|qpn| self.seat_of(underlay, qpn)) else {
@@ -249,20 +319,15 @@ impl Relay {
         };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let port = meta.addr.port();
-        let head = ProxiedHeader { local: Some(underlay), remote, interface: 0, port, ecn };
-        let mut message = Vec::with_capacity(HEAD_BYTES + datagram.len());
-        message.extend_from_slice(&head.written());
-        message.extend_from_slice(datagram);
-        // A message without room is lost, as in a network.
-        let _ = seqpacket::try_send(seat.end.as_fd(), &message, &[]);
+        seat.put(
+            &ProxiedHeader { local: Some(underlay), remote, interface: 0, port, ecn },
+            datagram,
+        );
     }
 
-    /// Sends what a vNIC has for other hosts.
+    /// Sends what a vNIC has for its peers.
     fn send(&mut self, vnic: VnicId) {
         let Some(seat) = self.seats.get(&vnic) else { return };
-        let Some(host) = self.hosts.iter().find(|host| host.address == seat.underlay) else {
-            return;
-        };
         let mut message = [0; MESSAGE_MAX];
         let mode = seqpacket::BlockingMode::NonBlocking;
         for _ in 0..PACKETS_PER_TURN {
@@ -272,25 +337,78 @@ impl Relay {
                 // The port is closed.
                 Ok(_) | Err(_) => return self.close(vnic),
             };
-            // One byte alone says that a doorbell was rung, which is for virtual machines.
-            let Some((head, contents)) =
-                ProxiedHeader::read(message.get(..length).unwrap_or_default())
-            else {
-                continue;
-            };
-            let is_own = head.local == Some(seat.underlay) && !head.remote.is_multicast();
-            if !is_own || self.hosts.iter().any(|host| host.address == head.remote) {
+            let message = message.get(..length).unwrap_or_default();
+            if proxied_udp::is_word(message) {
+                if let Some(agent) = seat.agent.as_deref().and_then(UdpPort::carried) {
+                    agent.say();
+                }
                 continue;
             }
-            let transmit = Transmit {
-                destination: SocketAddr::new(head.remote, PORT),
-                ecn: EcnCodepoint::from_bits(head.ecn),
-                contents,
-                segment_size: None,
-                src_ip: None,
-            };
-            let _ = host.state.try_send((&host.socket).into(), &transmit);
+            let Some((head, contents)) = ProxiedHeader::read(message) else { continue };
+            if head.local != Some(seat.underlay) || head.remote.is_multicast() {
+                continue;
+            }
+            if self.is_here(head.remote) {
+                self.pass_on(seat, &head, contents);
+            } else {
+                self.send_out(seat, &head, contents);
+            }
         }
+    }
+
+    /// Passes on that a process of a virtual machine has rung, once however often it has.
+    fn hear_agent(&mut self, vnic: VnicId) {
+        let Some(seat) = self.seats.get(&vnic) else { return };
+        let Some(agent) = seat.agent.as_deref().and_then(UdpPort::carried) else { return };
+        let mut buffer = [0; MESSAGE_MAX];
+        let mut has_rung = false;
+        for _ in 0..PACKETS_PER_TURN {
+            match agent.receive(&mut buffer) {
+                ProxiedMessage::Word => has_rung = true,
+                ProxiedMessage::Datagram(..) => {}
+                ProxiedMessage::Nothing => break,
+                ProxiedMessage::Over => {
+                    // An empty message ends the vNIC's port as well, which the daemon is told.
+                    let _ = seqpacket::try_send(seat.end.as_fd(), &[], &[]);
+                    return self.close(vnic);
+                }
+            }
+        }
+        if has_rung {
+            proxied_udp::say(seat.end.as_fd());
+        }
+    }
+
+    /// Gives a packet to a vNIC of this host, if that is of the sender's virtual network.
+    fn pass_on(&self, sender: &Seat, head: &ProxiedHeader, contents: &[u8]) {
+        let to = destination(contents).and_then(|qpn| self.seat_of(head.remote, qpn));
+        let Some(to) = to.filter(|to| to.network == sender.network) else { return };
+        let (local, remote) = (Some(head.remote), sender.underlay);
+        to.put(&ProxiedHeader { local, remote, interface: 0, port: PORT, ecn: head.ecn }, contents);
+    }
+
+    fn send_out(&self, sender: &Seat, head: &ProxiedHeader, contents: &[u8]) {
+        let mut hosts = self.hosts.values();
+        let host = hosts.find(|host| sender.has_far_peers && host.address == sender.underlay);
+        let Some(host) = host else { return };
+        let transmit = Transmit {
+            destination: SocketAddr::new(head.remote, PORT),
+            ecn: EcnCodepoint::from_bits(head.ecn),
+            contents,
+            segment_size: None,
+            src_ip: None,
+        };
+        let _ = host.state.try_send((&host.socket).into(), &transmit);
+    }
+}
+
+impl Seat {
+    /// Gives the vNIC a packet. One without room is lost, as in a network.
+    fn put(&self, head: &ProxiedHeader, datagram: &[u8]) {
+        let mut message = Vec::with_capacity(HEAD_BYTES + datagram.len());
+        message.extend_from_slice(&head.written());
+        message.extend_from_slice(datagram);
+        let _ = seqpacket::try_send(self.end.as_fd(), &message, &[]);
     }
 }
 
@@ -302,76 +420,4 @@ fn destination(datagram: &[u8]) -> Option<Qpn> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use omniverb_sys::thread_watchdog::ThreadPulses;
-
-    #[test]
-    fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address() {
-        let pulse = ThreadPulses::default().minor("underlay");
-        let mut relay = UnderlayRelay::start(pulse).unwrap();
-        let [here, there] = [2, 3].map(|last| IpAddr::from([127, 7, 91, last]));
-        let (one, one_end) = seqpacket::pair().unwrap();
-        let (two, two_end) = seqpacket::pair().unwrap();
-        let seat = |vnic, underlay, first, end| Seat {
-            vnic: VnicId(vnic),
-            underlay,
-            qpns: (Qpn(first), 1024),
-            end,
-        };
-        relay.open(seat(1, here, 0x40_0000, one_end)).unwrap();
-        relay.open(seat(2, here, 0x40_0400, two_end)).unwrap();
-        let remote = bound_to(SocketAddr::new(there, PORT)).unwrap();
-        let remote = std::net::UdpSocket::from(remote);
-        remote.set_nonblocking(false).unwrap();
-        remote.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
-        let packet = |qpn: u32| {
-            let mut packet = vec![100, 0, 0xff, 0xff, 0];
-            packet.extend_from_slice(&qpn.to_be_bytes()[1..]);
-            packet
-        };
-        // A process of this host that says it is one of its vNICs: those are not heard from here.
-        let forger = std::net::UdpSocket::bind((here, 0)).unwrap();
-        forger.send_to(&packet(0x40_0004), SocketAddr::new(here, PORT)).unwrap();
-        // Out of the ranges; in the second one.
-        for qpn in [0x3f_ffff, 0x40_0800, 5, 0x40_0404] {
-            remote.send_to(&packet(qpn), SocketAddr::new(here, PORT)).unwrap();
-        }
-        let mut buffer = [0; MESSAGE_MAX];
-        let mode = seqpacket::BlockingMode::Blocking;
-        let (length, _) = seqpacket::receive(two.as_fd(), &mut buffer, mode).unwrap();
-        let (head, contents) = ProxiedHeader::read(&buffer[..length]).unwrap();
-        assert_eq!(
-            (head.local, head.remote, contents),
-            (Some(here), there, &packet(0x40_0404)[..])
-        );
-        let mode = seqpacket::BlockingMode::NonBlocking;
-        for end in [&one, &two] {
-            assert!(seqpacket::receive(end.as_fd(), &mut buffer, mode).is_err(), "nothing else");
-        }
-        // Back, and in another's name.
-        for local in [there, here] {
-            let head = ProxiedHeader {
-                local: Some(local),
-                remote: there,
-                interface: 0,
-                port: PORT,
-                ecn: 2,
-            };
-            let message =
-                [&head.written()[..], b"12345678", &local.to_string().into_bytes()].concat();
-            seqpacket::try_send(two.as_fd(), &message, &[]).unwrap();
-        }
-        let (length, from) = remote.recv_from(&mut buffer).unwrap();
-        assert_eq!((from, length), (SocketAddr::new(here, PORT), 8 + here.to_string().len()));
-        assert!(relay.open(seat(3, IpAddr::from([192, 0, 2, 77]), 0x41_0000, one)).is_err());
-        // The numbers of one that is closed are another's already.
-        let (four, four_end) = seqpacket::pair().unwrap();
-        relay.open(seat(4, here, 0x40_0400, four_end)).unwrap();
-        relay.close(VnicId(2));
-        remote.send_to(&packet(0x40_0404), SocketAddr::new(here, PORT)).unwrap();
-        let limit = std::time::Duration::from_secs(20);
-        let is_heard = omniverb_sys::eventfd::readable(four.as_fd(), Some(limit));
-        assert!(is_heard.unwrap(), "it is deaf");
-    }
-}
+mod tests;

@@ -129,9 +129,9 @@ impl VirtualNetworks {
         self.seats.contains_key(&key)
     }
 
-    /// The place of a vNIC with a virtual address.
-    pub(crate) fn place(&self, key: VnicId) -> Option<VnicPlace> {
-        self.seats.get(&key).map(|seat| seat.place)
+    /// The tenant and the place of a vNIC with a virtual address.
+    pub(crate) fn place(&self, key: VnicId) -> Option<(TenantId, VnicPlace)> {
+        self.seats.get(&key).map(|seat| (seat.tenant, seat.place))
     }
 
     /// The vNICs that have virtual addresses.

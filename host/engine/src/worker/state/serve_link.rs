@@ -10,7 +10,7 @@ use crate::worker::link::{Ends, Link, Reason, Served};
 use crate::worker::link_clock::Now;
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::rate_limit::framing;
-use omniverb_terms::VnicId;
+use omniverb_terms::{Qpn, VnicId};
 use omniverb_wire::{Fragments, Identification, WritePattern};
 
 /// Budget: packets of one link between two looks at others.
@@ -177,8 +177,8 @@ impl State {
                 let segment = train.segment();
                 let bytes = train.seal(&ends.flow);
                 let Some(vnic) = self.vnics.get_mut(ends.vnic) else { return };
-                if ends.within.is_some() {
-                    // It may come back to this vNIC.
+                // It may come back to this vNIC. In a virtual network others have the address, too.
+                if ends.within.is_some() && vnic.services == Qpn::GENERAL_SERVICES {
                     vnic.capture.has_sent(ends.flow.source);
                 }
                 let sent = match &mut vnic.tunnel {

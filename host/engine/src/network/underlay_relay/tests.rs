@@ -1,0 +1,207 @@
+//! Tests which packets the relay of the underlay passes on, to which vNICs, and its sockets.
+
+use super::*;
+use omniverb_sys::thread_watchdog::ThreadPulses;
+
+#[test]
+fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address() {
+    let pulse = ThreadPulses::default().minor("underlay");
+    let mut relay = UnderlayRelay::start(pulse).unwrap();
+    let [here, there] = [2, 3].map(|last| IpAddr::from([127, 7, 91, last]));
+    let (one, one_end) = seqpacket::pair().unwrap();
+    let (two, two_end) = seqpacket::pair().unwrap();
+    let seat = |vnic, underlay, first, end| Seat {
+        vnic: VnicId(vnic),
+        network: 1,
+        underlay,
+        has_far_peers: true,
+        qpns: (Qpn(first), 1024),
+        end,
+        agent: None,
+    };
+    relay.open(seat(1, here, 0x40_0000, one_end)).unwrap();
+    relay.open(seat(2, here, 0x40_0400, two_end)).unwrap();
+    let remote = bound_to(SocketAddr::new(there, PORT)).unwrap();
+    let remote = std::net::UdpSocket::from(remote);
+    remote.set_nonblocking(false).unwrap();
+    remote.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let packet = |qpn: u32| {
+        let mut packet = vec![100, 0, 0xff, 0xff, 0];
+        packet.extend_from_slice(&qpn.to_be_bytes()[1..]);
+        packet
+    };
+    // A process of this host that says it is one of its vNICs: those are not heard from here.
+    let forger = std::net::UdpSocket::bind((here, 0)).unwrap();
+    forger.send_to(&packet(0x40_0004), SocketAddr::new(here, PORT)).unwrap();
+    // Out of the ranges; in the second one.
+    for qpn in [0x3f_ffff, 0x40_0800, 5, 0x40_0404] {
+        remote.send_to(&packet(qpn), SocketAddr::new(here, PORT)).unwrap();
+    }
+    let mut buffer = [0; MESSAGE_MAX];
+    let mode = seqpacket::BlockingMode::Blocking;
+    let (length, _) = seqpacket::receive(two.as_fd(), &mut buffer, mode).unwrap();
+    let (head, contents) = ProxiedHeader::read(&buffer[..length]).unwrap();
+    assert_eq!((head.local, head.remote, contents), (Some(here), there, &packet(0x40_0404)[..]));
+    let mode = seqpacket::BlockingMode::NonBlocking;
+    for end in [&one, &two] {
+        assert!(seqpacket::receive(end.as_fd(), &mut buffer, mode).is_err(), "nothing else");
+    }
+    // Back, and in another's name.
+    for local in [there, here] {
+        let head =
+            ProxiedHeader { local: Some(local), remote: there, interface: 0, port: PORT, ecn: 2 };
+        let message = [&head.written()[..], b"12345678", &local.to_string().into_bytes()].concat();
+        seqpacket::try_send(two.as_fd(), &message, &[]).unwrap();
+    }
+    let (length, from) = remote.recv_from(&mut buffer).unwrap();
+    assert_eq!((from, length), (SocketAddr::new(here, PORT), 8 + here.to_string().len()));
+    assert!(relay.open(seat(3, IpAddr::from([192, 0, 2, 77]), 0x41_0000, one)).is_err());
+    // The numbers of one that is closed are another's already.
+    let (four, four_end) = seqpacket::pair().unwrap();
+    relay.open(seat(4, here, 0x40_0400, four_end)).unwrap();
+    relay.close(VnicId(2));
+    remote.send_to(&packet(0x40_0404), SocketAddr::new(here, PORT)).unwrap();
+    let limit = std::time::Duration::from_secs(20);
+    let is_heard = omniverb_sys::eventfd::readable(four.as_fd(), Some(limit));
+    assert!(is_heard.unwrap(), "it is deaf");
+}
+
+fn relay() -> UnderlayRelay {
+    UnderlayRelay::start(ThreadPulses::default().minor("underlay")).unwrap()
+}
+
+/// A packet for queue pair `qpn` at `remote`, as a vNIC at `local` sends it.
+fn sent(local: IpAddr, remote: IpAddr, qpn: u32) -> Vec<u8> {
+    let head = ProxiedHeader { local: Some(local), remote, interface: 0, port: PORT, ecn: 2 };
+    [&head.written()[..], &[100, 0, 0xff, 0xff], &qpn.to_be_bytes()].concat()
+}
+
+#[test]
+fn vnics_of_one_host_reach_each_other_within_their_virtual_network_alone() {
+    let mut relay = relay();
+    let here = IpAddr::from([127, 7, 91, 4]);
+    let ends: Vec<OwnedFd> = [(1, 7), (2, 7), (3, 8)]
+        .map(|(vnic, network)| {
+            let (own, end) = seqpacket::pair().unwrap();
+            let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
+            let vnic = VnicId(vnic.into());
+            let seat = Seat {
+                vnic,
+                network,
+                underlay: here,
+                has_far_peers: false,
+                qpns,
+                end,
+                agent: None,
+            };
+            relay.open(seat).unwrap();
+            own
+        })
+        .into();
+    // Nothing leaves the host: no socket is there.
+    assert!(std::net::UdpSocket::bind((here, PORT)).is_ok());
+    // In another's name; of another network; of no vNIC; right.
+    let other = IpAddr::from([127, 7, 91, 5]);
+    for message in [
+        sent(other, here, 0x40_0802),
+        sent(here, here, 0x40_0c02),
+        sent(here, here, 0x40_1802),
+        sent(here, here, 0x40_0803),
+    ] {
+        seqpacket::try_send(ends[0].as_fd(), &message, &[]).unwrap();
+    }
+    let mut buffer = [0; MESSAGE_MAX];
+    let mode = seqpacket::BlockingMode::Blocking;
+    let (length, _) = seqpacket::receive(ends[1].as_fd(), &mut buffer, mode).unwrap();
+    assert_eq!(buffer[..length], sent(here, here, 0x40_0803));
+    let mode = seqpacket::BlockingMode::NonBlocking;
+    for end in &ends {
+        assert!(seqpacket::receive(end.as_fd(), &mut buffer, mode).is_err(), "nothing else");
+    }
+}
+
+#[test]
+fn an_underlay_address_has_a_socket_as_long_as_a_vnic_needs_it() {
+    let mut relay = relay();
+    let here = IpAddr::from([127, 7, 91, 6]);
+    let open = |relay: &mut UnderlayRelay, vnic: u32| {
+        let (own, end) = seqpacket::pair().unwrap();
+        let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
+        let (vnic, network) = (VnicId(vnic.into()), 1);
+        let seat =
+            Seat { vnic, network, underlay: here, has_far_peers: true, qpns, end, agent: None };
+        relay.open(seat).map(|()| own)
+    };
+    let is_free = || std::net::UdpSocket::bind((here, PORT)).is_ok();
+    let ends = [1, 2].map(|vnic| open(&mut relay, vnic).unwrap());
+    relay.close(VnicId(1));
+    assert!(!is_free(), "the other one needs it");
+    // At once again, and for good.
+    for _ in 0..100 {
+        relay.close(VnicId(2));
+        open(&mut relay, 2).unwrap();
+    }
+    assert!(!is_free());
+    relay.close(VnicId(2));
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !is_free() {
+        assert!(std::time::Instant::now() < end, "the socket stays");
+        std::thread::yield_now();
+    }
+    drop(ends);
+    // Another process has the port: vNICs of the host are reached all the same.
+    let holder = std::net::UdpSocket::bind((here, PORT)).unwrap();
+    let (one, one_end) = seqpacket::pair().unwrap();
+    let (two, two_end) = seqpacket::pair().unwrap();
+    for (vnic, end) in [(3, one_end), (4, two_end)] {
+        let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
+        let (vnic, network) = (VnicId(vnic.into()), 1);
+        let seat =
+            Seat { vnic, network, underlay: here, has_far_peers: true, qpns, end, agent: None };
+        assert!(relay.open(seat).is_err());
+    }
+    seqpacket::try_send(one.as_fd(), &sent(here, here, 0x40_1002), &[]).unwrap();
+    let is_heard = omniverb_sys::eventfd::readable(two.as_fd(), Some(Duration::from_secs(20)));
+    assert!(is_heard.unwrap(), "it is deaf");
+    drop(holder);
+}
+
+#[test]
+fn rings_pass_between_the_port_of_a_vnic_and_that_of_its_machines_agent() {
+    let mut relay = relay();
+    let here = IpAddr::from([127, 7, 91, 7]);
+    let port = || Arc::new(UdpPort::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let (own, of_agent) = (port(), port());
+    let [own, theirs] = [&own, &of_agent].map(|port| port.carried().unwrap());
+    let agent = theirs.carriers_end().unwrap();
+    let seat = Seat {
+        vnic: VnicId(1),
+        network: 1,
+        underlay: here,
+        has_far_peers: false,
+        qpns: (Qpn(0x40_0400), 1024),
+        end: own.carriers_end().unwrap(),
+        agent: Some(of_agent.clone()),
+    };
+    relay.open(seat).unwrap();
+    let mut buffer = [0; MESSAGE_MAX];
+    own.say();
+    let mode = seqpacket::BlockingMode::Blocking;
+    let (length, _) = seqpacket::receive(agent.as_fd(), &mut buffer, mode).unwrap();
+    assert!(proxied_udp::is_word(&buffer[..length]));
+    // Its datagrams are not heard: neither by it nor by others of its virtual network.
+    seqpacket::try_send(agent.as_fd(), &sent(here, here, 0x40_0402), &[]).unwrap();
+    proxied_udp::say(agent.as_fd());
+    let mut next = || loop {
+        match own.receive(&mut buffer) {
+            ProxiedMessage::Nothing => std::thread::yield_now(),
+            ProxiedMessage::Word => break "word",
+            ProxiedMessage::Over => break "over",
+            ProxiedMessage::Datagram(..) => break "datagram",
+        }
+    };
+    assert_eq!(next(), "word");
+    // What ends the agent's port ends the vNIC's.
+    seqpacket::try_send(agent.as_fd(), &[], &[]).unwrap();
+    assert_eq!(next(), "over");
+}
