@@ -90,6 +90,7 @@ def _names(scene):
             check(gids == [shown["gid"]], f"{gids}, {shown}")
             check("ffff:" not in gids[0] and not gids[0].startswith("fe80"), gids)
             seen.update(gids)
+            check(_active_mtu(place) == 4096, "within a host nothing limits packets")
     check(len(seen) == 4, seen)
     text = scene.daemon.omniverb("tenant", "show", "blue") + scene.daemon.log()
     check("f0f0" not in text, text)
@@ -150,7 +151,7 @@ def _forwarded(scene):
                        for pair in scene.pairs.values()]
             for duet in running:
                 check_pingpong(duet.finish(60))
-        _by_address(scene)
+        by_address(scene)
         for tenant in scene.pairs:
             process.until(lambda tenant=tenant: _passed(scene, tenant) - before[tenant] > 4000, 10,
                           lambda tenant=tenant: f"packets of {tenant}: {_passed(scene, tenant)}")
@@ -276,7 +277,8 @@ class _Far:
     def __init__(self, stage):
         self.folder = stage.folder("keys")
         self.mounts = []
-        self.hosts = hosts = Hosts(stage)
+        # Tenants use as much of it as they say.
+        self.hosts = hosts = Hosts(stage, mtu=9000)
         for number, host in enumerate((hosts.a, hosts.b), 1):
             host.switch.ip("address", "add", f"192.0.2.{number}/24", "dev", "bridge")
         red = [hosts.a.add(3), hosts.b.add(4)]
@@ -341,6 +343,29 @@ def _far_by_address(scene):
     by_address(scene)
 
 
+def _active_mtu(place):
+    """The largest payload of a packet, as ibv_devinfo shows it."""
+    return int(re.search(r"active_mtu:\s+(\d+)", place.run("ibv_devinfo")).group(1))
+
+
+def _far_large(scene):
+    """Packets are as large as the tenant says, in one of the two alone."""
+    for host in (scene.hosts.a, scene.hosts.b):
+        host.daemon.omniverb("tenant", "set", "red", "--mtu", "9000")
+    sizes = {"blue": 1024, "red": 4096}
+    for tenant, pair in scene.pairs.items():
+        found = [_active_mtu(place) for place in (pair.server, pair.client)]
+        check(found == [sizes[tenant]] * 2, f"{tenant}: {found}")
+    for program, option in (("ibv_ud_pingpong", []), ("ibv_rc_pingpong", ["-m"])):
+        running = []
+        for tenant, pair in scene.pairs.items():
+            size = str(sizes[tenant])
+            words = [program, "-g", "0", "-c", "-n", "300", "-s", size]
+            running.append(client_server.Duet(pair, words + [*option, size][:2 * len(option)]))
+        for duet in running:
+            check_pingpong(duet.finish(60))
+
+
 def _far_across(scene):
     """A name of another tenant's leads to no packet: also where it is of another host."""
     mixed = types.SimpleNamespace(server=scene.pairs["red"].server,
@@ -367,4 +392,5 @@ def groups():
         Case("virtual_networks.far_programs", _far_programs, 300),
         Case("virtual_networks.far_by_address", _far_by_address, 200),
         Case("virtual_networks.far_across", _far_across, 100),
+        Case("virtual_networks.far_large", _far_large, 100),
     ], _two_hosts, weight=WAITS)]

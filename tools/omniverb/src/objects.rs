@@ -160,7 +160,7 @@ fn change(
 
 /// The fields of a tenant, in the words of the configuration file.
 fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
-    let TenantOptions { adoption, encryption, key_file, key_lifetime, rate, burst, underlay } =
+    let TenantOptions { adoption, encryption, key_file, key_lifetime, rate, burst, underlay, mtu } =
         tenant;
     let mut fields = Map::new();
     let mut add = |key: &str, value: Option<Value>| {
@@ -181,6 +181,7 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
     }
     add("key_lifetime", key_lifetime.map(Value::from));
     add("underlay", underlay.map(|address| address.to_string().into()));
+    add("mtu", mtu.map(Value::from));
     fields.extend(limit_fields(*rate, *burst));
     Ok(fields)
 }

@@ -61,6 +61,9 @@ pub struct Tenant {
     /// The address of this host that packets of its vNICs carry: these have virtual addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underlay: Option<IpAddr>,
+    /// Bytes of the largest packet on the underlay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
 }
 
 impl Tenant {

@@ -18,6 +18,13 @@ use omniverb_vgid::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+
+/// Bytes of the largest packet on an underlay: those of Ethernet unless the tenant says otherwise.
+/// A tenant of one host has no network between its vNICs.
+const MTU: u32 = 1500;
+const MTU_OF_ONE_HOST: u32 = 9000;
+const MTUS: RangeInclusive<u32> = 576..=65535;
 
 /// The problem of an IPv6 underlay.
 const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
@@ -53,7 +60,14 @@ impl ObjectSet {
 
     /// The problem with a tenant's virtual network, if there is one.
     pub(crate) fn problem_of_tenant(name: &str, tenant: &Tenant) -> Option<String> {
-        let underlay = tenant.underlay?;
+        let Some(underlay) = tenant.underlay else {
+            return tenant
+                .mtu
+                .map(|_| "mtu needs an underlay: elsewhere interfaces have it".into());
+        };
+        if tenant.mtu.is_some_and(|mtu| !MTUS.contains(&mtu)) {
+            return Some(format!("mtu is {} to {} bytes", MTUS.start(), MTUS.end()));
+        }
         if name == DEFAULT_TENANT {
             return Some(
                 "vNICs that are not described have no virtual address: name a tenant".into(),
@@ -264,10 +278,13 @@ impl VirtualPlaces {
     ) -> BTreeMap<String, TenantNetwork> {
         let with_network = all.tenant.iter().filter(|(_, tenant)| tenant.underlay.is_some());
         let mut networks: BTreeMap<String, TenantNetwork> = with_network
-            .map(|(name, _)| {
+            .map(|(name, tenant)| {
                 let codec = codec(&keys.keys(name));
                 let vnics = BTreeMap::new();
-                (name.clone(), TenantNetwork { codec, vnics, qpns: QPNS, features })
+                let is_of_one_host = tenant.underlay.is_some_and(|address| address.is_loopback());
+                let usual = if is_of_one_host { MTU_OF_ONE_HOST } else { MTU };
+                let mtu = tenant.mtu.unwrap_or(usual);
+                (name.clone(), TenantNetwork { codec, vnics, qpns: QPNS, mtu, features })
             })
             .collect();
         for (tenant, place) in self.places.values().chain(self.remote.values()) {
@@ -364,6 +381,16 @@ mod tests {
         assert_ne!(moved.place("a").unwrap().1.range, a.range);
         let networks = first.networks(&one, &TenantKeys::default(), 7);
         assert!(networks["blue"].codec.is_none(), "no key was read");
+        assert_eq!(networks["blue"].mtu, 1500);
+        for (text, mtu) in [
+            (BLUE.replace("192.0.2.1", "127.0.0.1"), 9000),
+            (BLUE.replace(r#""underlay""#, r#""mtu": 4200, "underlay""#), 4200),
+        ] {
+            let set = set(&text.replace("OTHER", ""));
+            set.check().unwrap();
+            let places = VirtualPlaces::of(&set, &VirtualPlaces::default()).unwrap();
+            assert_eq!(places.networks(&set, &TenantKeys::default(), 7)["blue"].mtu, mtu);
+        }
         assert_eq!(networks["blue"].vnics.len(), 2);
     }
 
@@ -377,6 +404,10 @@ mod tests {
         assert!(same.unwrap_err().contains("has the address 10.0.0.1"));
         let flat = set(&text.replace(r#", "underlay": "192.0.2.1""#, ""));
         assert!(flat.check().unwrap_err().to_string().contains("a tenant with an underlay"));
+        let small = set(&text.replace(r#""underlay""#, r#""mtu": 575, "underlay""#));
+        assert!(small.check().unwrap_err().to_string().contains("mtu is 576 to 65535"));
+        let everywhere = set(r#"{ "tenant": { "blue": { "mtu": 9000 } } }"#);
+        assert!(everywhere.check().unwrap_err().to_string().contains("mtu needs an underlay"));
         let keyless = set(&text.replace(r#""key_file": "/k", "#, ""));
         assert!(keyless.check().unwrap_err().to_string().contains("needs a key_file"));
         let nowhere = set(&BLUE.replace("OTHER", "").replace(r#", "address": "10.0.0.1""#, ""));

@@ -21,9 +21,6 @@ use peer_numbers::PeerNumbers;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of the largest packet on an underlay whose own MTU is not given.
-const UNDERLAY_MTU: u32 = 1500;
-
 /// Where a vNIC of a tenant with a key is, and which QPNs it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnicPlace {
@@ -44,6 +41,8 @@ pub struct TenantNetwork {
     pub vnics: BTreeMap<Ipv4Addr, VnicPlace>,
     /// QPNs of a vNIC on another host that is not known.
     pub qpns: u32,
+    /// Bytes of the largest packet on the underlay, IP header included.
+    pub mtu: u32,
     /// Features that all engines of its hosts have, by their handshakes.
     pub features: u32,
 }
@@ -145,7 +144,7 @@ impl VirtualNetworks {
     }
 
     /// The GID table of a vNIC with a virtual address: its vGID alone, at the interface that comes
-    /// first among those of its namespace.
+    /// first among those of its namespace. Packets do not pass that: their size is the underlay's.
     pub(crate) fn table(
         &self,
         key: VnicId,
@@ -155,9 +154,8 @@ impl VirtualNetworks {
         let seat = self.seats.get(&key)?;
         let outside = found.iter().find(|address| !address.is_loopback);
         let interface = outside.map(|address| address.interface);
-        let first = flat.first();
-        let ifindex = interface.or(first.map(|entry| entry.ifindex)).unwrap_or(1);
-        let mtu = first.map_or(UNDERLAY_MTU, |entry| entry.mtu.min(UNDERLAY_MTU));
+        let ifindex = interface.or(flat.first().map(|entry| entry.ifindex)).unwrap_or(1);
+        let mtu = self.tenants.get(&seat.tenant)?.mtu;
         Some(seat.gid.map(|gid| GidEntry { gid, ifindex, mtu }).into_iter().collect())
     }
 

@@ -18,7 +18,7 @@ fn network(key: u8, vnics: &[VnicPlace]) -> TenantNetwork {
     let key = TenantKey::new([key; 16]);
     let codec = Codec::new(&key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
     let vnics = vnics.iter().map(|place| (place.virtual_ip, *place)).collect();
-    TenantNetwork { codec, vnics, qpns: 1024, features: 7 }
+    TenantNetwork { codec, vnics, qpns: 1024, mtu: 1500, features: 7 }
 }
 
 /// vNICs 1 and 2 are blue, 11 and 12 red, all of host 1; .3 of host 2 is known to both.

@@ -34,7 +34,8 @@ fn two_tenants() -> Bench {
         let key = TenantKey::new([numbers[0] as u8; 16]);
         let codec = Codec::new(&key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
         let vnics = numbers.map(place).map(|place| (place.virtual_ip, place));
-        TenantNetwork { codec, vnics: BTreeMap::from(vnics), qpns: 1024, features: 7 }
+        let mtu = if numbers[0] == 1 { 9000 } else { 1500 };
+        TenantNetwork { codec, vnics: BTreeMap::from(vnics), qpns: 1024, mtu, features: 7 }
     };
     let networks = [(TenantId(1), network([1, 2])), (TenantId(2), network([3, 4]))];
     let actions = bench.tenancy.describe_networks(BTreeMap::from(networks));
@@ -57,6 +58,16 @@ fn name(bench: &mut Bench, session: u64) -> Gid {
     match call(bench, session, QueryGids { reserved: 0 }) {
         Some(Message::Gids(gids)) if gids.count == 1 => gids.entries[0].gid,
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn packets_are_as_large_as_the_underlay_of_the_tenant_allows() {
+    let mut bench = two_tenants();
+    for (session, expected) in [(1, 9000), (3, 1500)] {
+        let told = call(&mut bench, session, QueryGids { reserved: 0 });
+        let Some(Message::Gids(gids)) = told else { panic!("{told:?}") };
+        assert_eq!(gids.entries[0].mtu, expected);
     }
 }
 

@@ -23,7 +23,7 @@ pub enum TenantCommand {
     },
     /// Change a tenant, and every device that belongs to it. Needs the operators' socket.
     #[command(group = changes(&["adoption", "rate", "burst", "encryption", "key_file",
-        "key_lifetime", "underlay"]))]
+        "key_lifetime", "underlay", "mtu"]))]
     Set {
         /// The name of the tenant.
         name: String,
@@ -81,6 +81,10 @@ pub struct TenantOptions {
     /// addresses, and GIDs that only hosts with the tenant's key can read. Needs a key file.
     #[arg(long, value_name = "ADDRESS")]
     pub underlay: Option<IpAddr>,
+    /// Bytes of the largest packet on the underlay, on all hosts: 576 to 65535
+    /// [default: 1500; 9000 if the underlay address is a loopback address].
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u32>,
 }
 
 /// By what packets between hosts are encrypted.
