@@ -1,19 +1,18 @@
 //! Asks the daemon, as an operator.
 
 use crate::find_daemon;
-use crate::tenant_connection::{PATIENCE, listen, pages};
+use crate::status_pages::Pages;
+use crate::tenant_connection::PATIENCE;
 use anyhow::{Context, bail};
-use omniverb_session::body::Extent;
-use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_operator::Connection;
+use omniverb_session::body::{Cursor, Extent};
 use omniverb_session::operator::{
     AttachMachine, AttachMemory, AttachPair, AwaitPair, CAN_JOIN, CAN_TAKE_OUT, Capture, Captured,
-    ChangeObjects, DetachMachine, DisconnectVnic, EndCapture, JoinPair, Message, OBJECT_TEXT_BYTES,
-    ObjectsChanged, PartPair, QueryAll, QueryObjects, QueryVnics, ReloadConfiguration, SetVnic,
-    ShowSockets, VNIC_NAME_BYTES, VnicChanged, decode, encode,
+    DetachMachine, DisconnectVnic, EndCapture, JoinPair, Message, PartPair, QueryAll, QueryObjects,
+    QueryVnics, ReloadConfiguration, SetVnic, ShowSockets, VNIC_NAME_BYTES, VnicChanged,
 };
 use omniverb_session::pair_window::PlugTrouble;
 use omniverb_session::pinned_pages::Layout;
-use omniverb_sys::{eventfd, seqpacket};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::io;
@@ -25,7 +24,7 @@ use std::time::Duration;
 const LAST_WORDS: Duration = Duration::from_secs(60);
 
 /// A connection to the operators' socket, where that is, and whose daemon is at the other end.
-pub(crate) struct Operator(OwnedFd, Home);
+pub(crate) struct Operator(Connection, Home);
 
 /// The next task of a machine's supervisor.
 pub(crate) enum PairCall {
@@ -60,9 +59,9 @@ impl Home {
 
     /// Connects to the daemon that is there now, if it is the same user's.
     pub(crate) fn connect(&self) -> io::Result<Operator> {
-        let socket = seqpacket::connect(&self.path)?;
-        match seqpacket::peer(socket.as_fd())?.uid == self.uid {
-            true => Ok(Operator(socket, self.clone())),
+        let connection = Connection::connect(&self.path)?;
+        match connection.owner() == self.uid {
+            true => Ok(Operator(connection, self.clone())),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
@@ -74,7 +73,10 @@ impl Operator {
         let mut first = None;
         for path in find_daemon::operator_sockets()? {
             match open(&path) {
-                Ok((socket, uid)) => return Ok(Operator(socket, Home { path, uid })),
+                Ok(connection) => {
+                    let uid = connection.owner();
+                    return Ok(Operator(connection, Home { path, uid }));
+                }
                 Err(error) => {
                     first.get_or_insert((path, error));
                 }
@@ -99,43 +101,28 @@ impl Operator {
 
     /// The daemon's status of itself and all its clients.
     pub(crate) fn status(&self) -> anyhow::Result<Value> {
-        Ok(pages(|from| self.page(&QueryAll { from }.into()))?.status())
+        Ok(self.pages(|from| QueryAll { from }.into())?.status())
     }
 
     /// The daemon's status of vNICs.
     pub(crate) fn vnics(&self) -> anyhow::Result<Value> {
-        Ok(pages(|from| self.page(&QueryVnics { from }.into()))?.vnics())
+        Ok(self.pages(|from| QueryVnics { from }.into())?.vnics())
     }
 
     /// Tenants, policies and vNICs as they were described.
     pub(crate) fn objects(&self) -> anyhow::Result<Vec<Value>> {
-        Ok(pages(|from| self.page(&QueryObjects { from }.into()))?.objects())
+        Ok(self.pages(|from| QueryObjects { from }.into())?.objects())
     }
 
     /// Changes one of them.
     pub(crate) fn change_objects(&self, change: &Value) -> anyhow::Result<()> {
-        let text = change.to_string();
-        let mut message = ChangeObjects { length: 0, reserved: 0, text: [0; OBJECT_TEXT_BYTES] };
-        let room = message.text.get_mut(..text.len()).context("that is too long for a message")?;
-        room.copy_from_slice(text.as_bytes());
-        message.length = u32::try_from(text.len())?;
-        self.objects_changed(&message.into())
+        self.0.change_objects(&change.to_string(), PATIENCE)?.map_err(anyhow::Error::msg)
     }
 
     /// Has the daemon read its configuration again.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
-        self.objects_changed(&ReloadConfiguration { reserved: 0 }.into())
-    }
-
-    fn objects_changed(&self, message: &Message) -> anyhow::Result<()> {
-        match self.call(message, &[], PATIENCE)? {
-            Message::ObjectsChanged(ObjectsChanged { refused: 0, .. }) => Ok(()),
-            Message::ObjectsChanged(changed) => {
-                let text = changed.text.get(..changed.length as usize).unwrap_or_default();
-                bail!("{}", String::from_utf8_lossy(text))
-            }
-            other => refused(&other, ""),
-        }
+        let reload = ReloadConfiguration { reserved: 0 }.into();
+        self.0.objects_changed(&reload, PATIENCE)?.map_err(anyhow::Error::msg)
     }
 
     /// A socket by which the broker shows all sockets; `None`: there is no broker.
@@ -149,11 +136,12 @@ impl Operator {
         }
     }
 
-    fn page(&self, question: &Message) -> anyhow::Result<omniverb_session::body::Status> {
-        match self.call(question, &[], PATIENCE)? {
-            Message::Status(status) => Ok(status),
-            other => refused(&other, ""),
-        }
+    fn pages(&self, ask: impl Fn(Cursor) -> Message) -> anyhow::Result<Pages> {
+        let mut pages = Pages::default();
+        self.0.pieces(PATIENCE, ask, |lines| {
+            pages.add(lines).context("the daemon's answer cannot be read")
+        })?;
+        Ok(pages)
     }
 
     /// Changes the vNIC of this name.
@@ -281,9 +269,9 @@ impl Operator {
         let trouble = trouble.and_then(|trouble| u16::try_from(trouble as u32).ok()).unwrap_or(0);
         let bit = |can, bit| if can { bit } else { 0 };
         let can = bit(can_join, CAN_JOIN) | bit(can_take_out, CAN_TAKE_OUT);
-        self.say(&AwaitPair { name, left, trouble, can }.into(), &[])?;
-        while !eventfd::readable(self.0.as_fd(), None)? {}
-        match self.hear(PATIENCE)? {
+        self.0.send(&AwaitPair { name, left, trouble, can }.into(), &[])?;
+        while !self.0.wait(None)? {}
+        match self.0.receive(PATIENCE)? {
             (Message::PairWanted(_), _) => Ok(PairCall::Own),
             (Message::PairOffered(_), files) => {
                 let file = files
@@ -300,7 +288,7 @@ impl Operator {
 
     /// Waits until the daemon closes the connection.
     pub(crate) fn wait_over(&self) -> anyhow::Result<()> {
-        while !eventfd::readable(self.0.as_fd(), None)? {}
+        while !self.0.wait(None)? {}
         Ok(())
     }
 
@@ -321,7 +309,7 @@ impl Operator {
 
     /// The daemon has closed the connection: it says nothing by itself.
     pub(crate) fn is_over(&self) -> bool {
-        eventfd::readable(self.0.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
+        self.0.is_over()
     }
 
     fn call(
@@ -340,33 +328,19 @@ impl Operator {
         files: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
-        self.say(message, files)?;
-        self.hear(patience)
-    }
-
-    fn say(&self, message: &Message, files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(1, message, &mut bytes);
-        Ok(seqpacket::send(self.0.as_fd(), &bytes[..length], files)?)
-    }
-
-    fn hear(&self, patience: Duration) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = listen(self.0.as_fd(), patience, &mut bytes)?;
-        let (_, answer) =
-            decode(&bytes[..length]).ok().context("the daemon is of another version")?;
-        Ok((answer, files))
+        self.0.send(message, files)?;
+        Ok(self.0.receive(patience)?)
     }
 }
 
-/// A socket whose other end is root's or ours, unless the user named it: our messages are not meant
-/// for others.
-fn open(path: &Path) -> io::Result<(OwnedFd, u32)> {
-    let socket = seqpacket::connect(path)?;
-    let owner = seqpacket::peer(socket.as_fd())?.uid;
+/// A connection whose other end is root's or ours, unless the user named it: our messages are not
+/// meant for others.
+fn open(path: &Path) -> io::Result<Connection> {
+    let connection = Connection::connect(path)?;
+    let owner = connection.owner();
     let named = find_daemon::named().is_some() || find_daemon::named_operators().is_some();
     if named || owner == 0 || owner == rustix::process::geteuid().as_raw() {
-        return Ok((socket, owner));
+        return Ok(connection);
     }
     Err(io::ErrorKind::PermissionDenied.into())
 }
@@ -398,6 +372,7 @@ fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_sys::seqpacket;
 
     #[test]
     fn daemons_in_one_folder_have_a_folder_of_machines_each() {

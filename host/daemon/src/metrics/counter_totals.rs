@@ -7,32 +7,8 @@
 //! samples belongs to the path that it was last seen on. What is known of no queue pair, as of one
 //! that came and went between two samples, has the path `unknown`.
 
+use omniverb_operator::counter_rows::{Counter, Counts, add_wrapping};
 use std::collections::BTreeMap;
-
-/// The counters of a vNIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counter {
-    BytesSent,
-    BytesReceived,
-    MessagesSent,
-    MessagesReceived,
-    PacketsSent,
-    PacketsReceived,
-    Mapped,
-    Mediated,
-    Resent,
-    Duplicates,
-    Unsent,
-    OutOfOrder,
-    NotReady,
-    Gaps,
-    Retries,
-    RetriesExceeded,
-    RnrRetriesExceeded,
-}
-
-/// Values of all counters, in the order of [`Counter`].
-pub(super) type Counts = [u64; Counter::RnrRetriesExceeded as usize + 1];
 
 /// How data of a queue pair travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,13 +201,6 @@ impl VnicTotals {
 fn add(sums: &mut Counts, more: &Counts) {
     for (sum, more) in sums.iter_mut().zip(more) {
         *sum = sum.saturating_add(*more);
-    }
-}
-
-/// Adds what processes claim, which may be anything.
-pub(super) fn add_wrapping(sums: &mut Counts, more: &Counts) {
-    for (sum, more) in sums.iter_mut().zip(more) {
-        *sum = sum.wrapping_add(*more);
     }
 }
 

@@ -3,17 +3,16 @@
 //! The rows are those of `omniverb status --json`. The thread that decides answers piece by piece
 //! between its other work, so a scrape holds nothing up.
 
-use super::counter_totals::{Counter, Counts, PathLabel, QueuePair, Sample, Vnic, add_wrapping};
-use anyhow::{Context, bail, ensure};
-use omniverb_session::body::{Cursor, Status};
-use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::operator::{Message, QueryAll, QueryObjects, QueryVnics, decode, encode};
+use super::counter_totals::{PathLabel, QueuePair, Sample, Vnic};
+use anyhow::{Context, ensure};
+use omniverb_operator::counter_rows::{add_wrapping, counts, number, packets};
+use omniverb_operator::{Connection, each_row};
+use omniverb_session::body::Cursor;
+use omniverb_session::operator::{Message, QueryAll, QueryObjects, QueryVnics};
 use omniverb_session::tc_units;
-use omniverb_sys::seqpacket;
 use rustix::process::geteuid;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -31,58 +30,42 @@ const SAMPLE_TIME: Duration = Duration::from_secs(20);
 pub(super) fn sample(socket: &Path) -> anyhow::Result<Sample> {
     let daemon = Daemon::connect(socket)?;
     let mut rows = Rows::default();
-    daemon.pages(|from| QueryObjects { from }.into(), &mut rows)?;
+    daemon.rows(|from| QueryObjects { from }.into(), &mut rows)?;
     // What has ended before and behind what has not: see `counter_totals`.
-    daemon.pages(|from| QueryVnics { from }.into(), &mut rows)?;
-    daemon.pages(|from| QueryAll { from }.into(), &mut rows)?;
+    daemon.rows(|from| QueryVnics { from }.into(), &mut rows)?;
+    daemon.rows(|from| QueryAll { from }.into(), &mut rows)?;
     rows.is_again = true;
-    daemon.pages(|from| QueryVnics { from }.into(), &mut rows)?;
+    daemon.rows(|from| QueryVnics { from }.into(), &mut rows)?;
     Ok(rows.sample())
 }
 
 struct Daemon {
-    socket: OwnedFd,
+    connection: Connection,
     deadline: Instant,
 }
 
 impl Daemon {
     fn connect(path: &Path) -> anyhow::Result<Daemon> {
         let shown = path.display();
-        let socket =
-            seqpacket::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
+        let connection =
+            Connection::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
         ensure!(
-            seqpacket::peer(socket.as_fd())?.uid == geteuid().as_raw(),
+            connection.owner() == geteuid().as_raw(),
             "another user's daemon listens at {shown}"
         );
-        seqpacket::limit_receiving(socket.as_fd(), Some(PIECE_TIME))?;
-        Ok(Daemon { socket, deadline: Instant::now() + SAMPLE_TIME })
+        Ok(Daemon { connection, deadline: Instant::now() + SAMPLE_TIME })
     }
 
-    fn pages(&self, ask: impl Fn(Cursor) -> Message, rows: &mut Rows) -> anyhow::Result<()> {
-        let mut from = Cursor::START;
-        loop {
+    fn rows(&self, ask: impl Fn(Cursor) -> Message, rows: &mut Rows) -> anyhow::Result<()> {
+        let take = |text: &[u8]| {
             ensure!(Instant::now() < self.deadline, "the daemon did not answer in {SAMPLE_TIME:?}");
-            let page = self.page(&ask(from))?;
-            let length = page.text.len().min(page.length as usize);
-            rows.add(page.text.get(..length).unwrap_or_default())?;
-            if page.more == 0 {
-                return Ok(());
-            }
-            from = page.next;
-        }
-    }
-
-    fn page(&self, question: &Message) -> anyhow::Result<Status> {
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(1, question, &mut bytes);
-        seqpacket::send(self.socket.as_fd(), bytes.get(..length).unwrap_or_default(), &[])?;
-        let received =
-            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
-        let (length, _) = received.context("the daemon does not answer")?;
-        match decode(bytes.get(..length).unwrap_or_default()) {
-            Ok((_, Message::Status(status))) => Ok(status),
-            _ => bail!("the daemon has no room for another operator"),
-        }
+            each_row(text, &mut |kind, row| {
+                rows.row(kind, &row);
+                Ok(())
+            })?;
+            Ok(())
+        };
+        self.connection.pieces(PIECE_TIME, ask, take).map(drop)
     }
 }
 
@@ -102,17 +85,6 @@ struct Rows {
 }
 
 impl Rows {
-    fn add(&mut self, lines: &[u8]) -> anyhow::Result<()> {
-        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let row: BTreeMap<String, Value> =
-                serde_json::from_slice(line).context("the daemon's answer cannot be read")?;
-            for (kind, row) in row {
-                self.row(&kind, &row);
-            }
-        }
-        Ok(())
-    }
-
     fn row(&mut self, kind: &str, row: &Value) {
         if kind != "peer" && kind != "waiting_for" {
             self.end_queue_pair();
@@ -224,54 +196,22 @@ fn text(row: &Value, key: &str) -> String {
     row[key].as_str().unwrap_or_default().to_owned()
 }
 
-fn number(row: &Value, key: &str) -> u64 {
-    row[key].as_u64().unwrap_or(0)
-}
-
-/// What a queue pair has counted, or all that have ended.
-fn counts(row: &Value) -> Counts {
-    let mut counts = packets(&row["packets"]);
-    for (counter, key) in [
-        (Counter::BytesSent, "bytes_sent"),
-        (Counter::BytesReceived, "bytes_received"),
-        (Counter::MessagesSent, "messages_sent"),
-        (Counter::MessagesReceived, "messages_received"),
-        (Counter::Mapped, "operations_mapped"),
-        (Counter::Mediated, "operations_mediated"),
-        (Counter::RetriesExceeded, "retries_exceeded"),
-        (Counter::RnrRetriesExceeded, "rnr_retries_exceeded"),
-    ] {
-        counts[counter as usize] = number(row, key);
-    }
-    counts
-}
-
-/// What the engine has counted.
-fn packets(row: &Value) -> Counts {
-    let mut counts = Counts::default();
-    for (counter, key) in [
-        (Counter::PacketsSent, "sent"),
-        (Counter::PacketsReceived, "received"),
-        (Counter::Resent, "resent"),
-        (Counter::Duplicates, "duplicates"),
-        (Counter::Unsent, "unsent"),
-        (Counter::OutOfOrder, "out_of_order"),
-        (Counter::NotReady, "not_ready_heard"),
-        (Counter::Gaps, "gaps_heard"),
-        (Counter::Retries, "retries"),
-    ] {
-        counts[counter as usize] = number(row, key);
-    }
-    counts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_operator::CallError;
+    use omniverb_operator::counter_rows::Counter;
+
+    fn add(rows: &mut Rows, line: &str) -> Result<(), CallError> {
+        each_row(line.as_bytes(), &mut |kind, row| {
+            rows.row(kind, &row);
+            Ok(())
+        })
+    }
 
     fn rows(lines: &[&str]) -> Rows {
         let mut rows = Rows::default();
-        lines.iter().for_each(|line| rows.add(line.as_bytes()).unwrap());
+        lines.iter().for_each(|line| add(&mut rows, line).unwrap());
         rows
     }
 
@@ -298,7 +238,7 @@ mod tests {
             r#"{"waiting_for":3}"#,
         ]);
         rows.is_again = true;
-        rows.add(ended.as_bytes()).unwrap();
+        add(&mut rows, &ended).unwrap();
         let sample = rows.sample();
         assert_eq!((sample.seconds, sample.stuck), (9, 1));
         assert_eq!((sample.tenants["blue"], sample.policies["gold"]), (Some(8_000_000), None));
@@ -314,7 +254,7 @@ mod tests {
         assert_eq!(vnic.ended[Counter::PacketsSent as usize], 2);
         let paths: Vec<_> = vnic.queue_pairs.values().map(|queue_pair| queue_pair.path).collect();
         assert_eq!(paths, [Some(PathLabel::Direct), Some(PathLabel::Mixed), None]);
-        assert!(Rows::default().add(b"{").is_err());
+        assert!(add(&mut Rows::default(), "{").is_err());
     }
 
     #[test]
@@ -323,7 +263,7 @@ mod tests {
             |sent: u64| format!(r#"{{"vnic":{{"name":"a","ended":{{"bytes_sent":{sent}}}}}}}"#);
         let mut rows = rows(&[&row(5)]);
         rows.is_again = true;
-        rows.add(row(6).as_bytes()).unwrap();
+        add(&mut rows, &row(6)).unwrap();
         assert!(!rows.sample().vnics["a"].is_consistent);
     }
 }

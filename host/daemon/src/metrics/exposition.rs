@@ -4,7 +4,8 @@
 //! `_total`. Labels are names of vNICs, tenants and policies, words of this file, and names of
 //! errors: no program makes one. A counter that is zero is left out, but for bytes and messages.
 
-use super::counter_totals::{Counter, Counts, PathLabel, Totals, Vnic, VnicTotals};
+use super::counter_totals::{PathLabel, Totals, Vnic, VnicTotals};
+use omniverb_operator::counter_rows::{Counter, Counts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;

@@ -3,6 +3,7 @@
 //! In: what `omniverb vnic list` and `omniverb status` have, at two times. Out: rows, sorted.
 
 use omniverb_arguments::TopOrder;
+use omniverb_operator::counter_rows::{Counter, Counts, add_wrapping, counts, number, packets};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +18,11 @@ struct Vnic {
     processes: u64,
     queue_pairs: u64,
     paths: BTreeSet<String>,
-    counters: Counters,
+    counters: Counts,
+    /// Packets that faults lost, or found the queue of faults full.
+    injected: u64,
     /// Whether no queue pair ended while others were asked for: one may be missing otherwise.
     is_consistent: bool,
-}
-
-/// Counters of a vNIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counters {
-    bytes_sent: u64,
-    bytes_received: u64,
-    messages: u64,
-    dropped: u64,
-    resent: u64,
 }
 
 /// What all vNICs have counted at one time.
@@ -80,13 +73,9 @@ impl Sample {
                 limit: shared.chain(row["rate"].as_u64()).min(),
                 ..Vnic::default()
             };
-            vnic.counters.add(&row["ended"]);
-            vnic.counters.add_packets(&row["ended"]["packets"]);
+            vnic.counters = counts(&row["ended"]);
             let faults = &row["injected"];
-            for key in ["lost", "dropped"] {
-                let dropped = vnic.counters.dropped.wrapping_add(number(faults, key));
-                vnic.counters.dropped = dropped;
-            }
+            vnic.injected = number(faults, "lost").wrapping_add(number(faults, "dropped"));
             found.insert(name_of(row), vnic);
         }
         for row in list(status, "vnics") {
@@ -109,7 +98,9 @@ impl Sample {
     pub(super) fn correct(&mut self, before: &Sample) {
         for (name, vnic) in self.vnics.iter_mut().filter(|(_, vnic)| !vnic.is_consistent) {
             if let Some(old) = before.vnics.get(name) {
-                vnic.counters = vnic.counters.max(&old.counters);
+                for (now, before) in vnic.counters.iter_mut().zip(old.counters) {
+                    *now = before.max(*now);
+                }
             }
         }
     }
@@ -118,11 +109,13 @@ impl Sample {
 impl Vnic {
     fn add_queue_pair(&mut self, qp: &Value) {
         self.queue_pairs += 1;
-        self.counters.add(qp);
+        add_wrapping(&mut self.counters, &counts(qp));
         if let Some(path) = qp["path"].as_str().filter(|path| *path != "none") {
             self.paths.insert(path.to_owned());
         }
-        list(qp, "peers").iter().for_each(|peer| self.counters.add_packets(&peer["packets"]));
+        for peer in list(qp, "peers") {
+            add_wrapping(&mut self.counters, &packets(&peer["packets"]));
+        }
     }
 
     fn path(&self) -> String {
@@ -131,31 +124,6 @@ impl Vnic {
             (None, _) => "-".into(),
             (Some(path), None) => path.clone(),
             _ => "mixed".into(),
-        }
-    }
-}
-
-impl Counters {
-    /// Adds what a process says of a queue pair, which may be anything.
-    fn add(&mut self, row: &Value) {
-        self.bytes_sent = self.bytes_sent.wrapping_add(number(row, "bytes_sent"));
-        self.bytes_received = self.bytes_received.wrapping_add(number(row, "bytes_received"));
-        self.messages = self.messages.wrapping_add(number(row, "messages_sent"));
-    }
-
-    /// Adds what the daemon says of packets.
-    fn add_packets(&mut self, row: &Value) {
-        self.dropped = self.dropped.wrapping_add(number(row, "unsent"));
-        self.resent = self.resent.wrapping_add(number(row, "resent"));
-    }
-
-    fn max(&self, other: &Counters) -> Counters {
-        Counters {
-            bytes_sent: self.bytes_sent.max(other.bytes_sent),
-            bytes_received: self.bytes_received.max(other.bytes_received),
-            messages: self.messages.max(other.messages),
-            dropped: self.dropped.max(other.dropped),
-            resent: self.resent.max(other.resent),
         }
     }
 }
@@ -171,17 +139,19 @@ impl Rates {
             u64::try_from(more / nanoseconds).unwrap_or(u64::MAX)
         };
         let row = |(name, vnic): (&String, &Vnic)| {
-            let new = vnic.counters;
-            let old = before.vnics.get(name).map_or(new, |vnic| vnic.counters);
+            let old = before.vnics.get(name).unwrap_or(vnic);
+            let of = |vnic: &Vnic, counter: Counter| vnic.counters[counter as usize];
+            let rate = |counter, unit| per_second(of(vnic, counter), of(old, counter), unit);
+            let dropped = |vnic: &Vnic| of(vnic, Counter::Unsent).wrapping_add(vnic.injected);
             Row {
                 name: name.clone(),
                 tenant: vnic.tenant.clone(),
-                sent: per_second(new.bytes_sent, old.bytes_sent, 8),
-                received: per_second(new.bytes_received, old.bytes_received, 8),
-                messages: per_second(new.messages, old.messages, 1),
+                sent: rate(Counter::BytesSent, 8),
+                received: rate(Counter::BytesReceived, 8),
+                messages: rate(Counter::MessagesSent, 1),
                 limit: vnic.limit,
-                dropped: per_second(new.dropped, old.dropped, 1),
-                resent: per_second(new.resent, old.resent, 1),
+                dropped: per_second(dropped(vnic), dropped(old), 1),
+                resent: rate(Counter::Resent, 1),
                 processes: vnic.processes,
                 queue_pairs: vnic.queue_pairs,
                 path: vnic.path(),
@@ -241,10 +211,6 @@ impl Row {
 
 fn name_of(row: &Value) -> String {
     row["name"].as_str().unwrap_or("?").to_owned()
-}
-
-fn number(row: &Value, key: &str) -> u64 {
-    row[key].as_u64().unwrap_or(0)
 }
 
 fn list<'a>(row: &'a Value, key: &str) -> &'a [Value] {
