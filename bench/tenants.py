@@ -375,9 +375,11 @@ def pacer(stage, chosen):
     words = ["vNICs, tenants'", "--json"] if chosen.quick else ["--json"]
     for line in process.run([PACKET_COST, *words], limit=120).splitlines():
         found = json.loads(line)
+        # An operation is paced before its packet.
+        most = PACKET * (2 if "operations" in found["case"] else 1)
         yield Row(f"pacing a packet, {found['nodes']} nodes: {found['case']} (first decile "
                   f"{found['decile_ns']:.0f} ns)", f"{found['median_ns']:.0f} ns",
-                  f"<= {PACKET} ns", found["median_ns"] <= PACKET)
+                  f"<= {most} ns", found["median_ns"] <= most)
 
 
 PARTS = {"pacer": pacer, "equal": equal, "mixed": mixed, "memory": memory, "set-up": set_up,

@@ -309,7 +309,7 @@ const REQUESTS: [&str; 12] = [
     "\r\n\r\n",
     "Host: localhost\r\n",
 ];
-const SETTINGS: [&str; 20] = [
+const SETTINGS: [&str; 21] = [
     "[vnic]\n",
     "[vnic.host]\n",
     "[vnic.\"net-5\"]\n",
@@ -322,6 +322,7 @@ const SETTINGS: [&str; 20] = [
     "datapath = \"forwarded\"\n",
     "rate = \"8mbit\"\n",
     "burst = \"64k\"\n",
+    "ops = \"100k\"\n",
     "faults = \"loss=1%,delay=2ms\"\n",
     "idle_exit_seconds = ",
     "7\n",

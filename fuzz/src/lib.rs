@@ -370,6 +370,9 @@ pub fn words(bytes: &[u8]) {
     if let Ok(number) = tc_units::size(&text) {
         assert_eq!(tc_units::size(&tc_units::show_size(number)), Ok(number));
     }
+    if let Ok(count) = tc_units::ops(&text) {
+        assert_eq!(tc_units::ops(&tc_units::show_ops(count.into())), Ok(count));
+    }
     if let Ok(Some(faults)) = faults::faults(&text) {
         assert_eq!(faults::faults(&faults.show()), Ok(Some(faults)));
     }

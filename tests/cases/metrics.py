@@ -168,11 +168,12 @@ def _exact(scene):
 
 def _groups(scene):
     """Tenants and policies have sums and limits; forwarded packets and lost ones are counted."""
-    scene.daemon.omniverb("tenant", "create", "blue", "--rate", "8gbit")
-    scene.daemon.omniverb("policy", "create", "gold", "--mode", "shared", "--rate", "4gbit")
+    scene.daemon.omniverb("tenant", "create", "blue", "--rate", "8gbit", "--ops", "2m")
+    scene.daemon.omniverb("policy", "create", "gold", "--mode", "shared", "--rate", "4gbit",
+                          "--ops", "1.5m")
     for place in (scene.pair.server, scene.pair.client):
         scene.daemon.set_vnic(place.namespace, "--tenant", "blue", "--policy", "gold",
-                              "--rate", "2gbit", "--faults", "loss=1%")
+                              "--rate", "2gbit", "--ops", "1m", "--faults", "loss=1%")
     time.sleep(1.1)
     before = scene.scrape()
     client_server.run(scene.pair, "ib_write_bw", "-F", "-s", "4096", "-n", "2000")
@@ -198,6 +199,10 @@ def _groups(scene):
     check(total(after, "omniverb_tenant_limit_bits_per_second", tenant="blue") == 8e9, "tenant")
     check(total(after, "omniverb_policy_limit_bits_per_second", policy="gold") == 4e9, "policy")
     check(total(after, "omniverb_vnic_limit_bits_per_second", tenant="blue") == 4e9, "two vNICs")
+    ops = "limit_operations_per_second"
+    check(total(after, f"omniverb_tenant_{ops}", tenant="blue") == 2e6, "tenant")
+    check(total(after, f"omniverb_policy_{ops}", policy="gold") == 1.5e6, "policy")
+    check(total(after, f"omniverb_vnic_{ops}", tenant="blue") == 2e6, "two vNICs")
     check(total(after, "omniverb_policy_vnics", policy="gold") == 2, "vNICs of the policy")
     check(total(after, "omniverb_resent_packets_total", tenant="blue") > 0, "resent packets")
     # The engine counts these for as long as the device is open.

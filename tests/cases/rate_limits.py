@@ -65,6 +65,38 @@ def _changed_under_way(pair):
         raise Failure(f"the limit does not hold again: {seen} bytes in {seconds} s")
 
 
+# Operations a second, and how many programs ask for.
+_OPS, _COUNT = 200, 400
+
+
+def _operations(pair):
+    """Programs take at least as long as their operations, of whatever kind and length; so they do
+    when the daemon was restarted. It can take longer, not less."""
+    for side in (pair.server, pair.client):
+        client_server.gid_index(side)
+        pair.daemon.set_vnic(side.namespace, "--rate", "none", "--ops", f"{_OPS}/s")
+
+    def run(program, *words):
+        begun = time.monotonic()
+        client_server.run(pair, program, "-F", "-n", _COUNT, *words)
+        took = time.monotonic() - begun
+        # The first is free, and one more may have been saved up.
+        check(took > (_COUNT - 2) / _OPS, f"{program} {words}: {took} s for {_COUNT} operations")
+
+    for program, *words in (("ib_write_bw", "-s", 65536), ("ib_send_bw", "-s", 2),
+                            ("ib_read_bw", "-s", 65536), ("ib_atomic_bw",),
+                            ("ib_send_bw", "-c", "UC", "-s", 4096),
+                            ("ib_send_bw", "-c", "UD", "-s", 64)):
+        run(program, *words)
+    pair.daemon.kill()
+    pair.daemon.start()
+    run("ib_send_bw", "-s", 64)
+    shown = pair.daemon.vnic(pair.client.namespace)
+    check(shown["ops"] == _OPS and shown["datapath"] == "forwarded", f"{shown}")
+    shown = pair.daemon.omniverb("vnic", "list")
+    check(f"{_OPS}/s" in shown, shown)
+
+
 def _nothing_twice(rate, seconds, both):
     """What takes its time because of a limit is not sent again."""
     def run(limited):
@@ -126,8 +158,8 @@ def groups():
     """One host, one daemon; at the slowest rate also two."""
     slow = [Group("limits.8kbit", [_finishes("container")], _slow_neighbour),
             Group("limits.8kbit hosts", [_finishes("host")], _slow_host)]
-    changed = Group("limits.changed", [Case("limits.changed_under_way", _changed_under_way, 150)],
-                    Pair)
+    changed = Group("limits.changed", [Case("limits.changed_under_way", _changed_under_way, 150),
+                                       Case("limits.operations", _operations, 150)], Pair)
     return [*slow, changed, Group("limits", [
         Case("limits.taken_away", _taken_away),
         _nothing_twice("10mbit", 2, False), _nothing_twice("10mbit", 2, True),

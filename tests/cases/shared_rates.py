@@ -1,4 +1,4 @@
-"""Rates that several vNICs share: of a policy with `mode = "shared"`, and of a tenant.
+"""Limits that several vNICs share: of a policy with `mode = "shared"`, and of a tenant.
 
 What is counted is what the engine sent, against what the limit lets pass in the time that was: a
 machine that is busy can only have less pass. How exactly limits are held, bench/limits.py and
@@ -16,6 +16,9 @@ from harness.rate_limited_traffic import Limited
 _SLOW, _FAST, _OPEN = 10_000_000, 60_000_000, 1_000_000_000
 _BURST = 256 * 1024
 _SECONDS = 40
+# Operations a second. A message of the first size is one packet, one of the other sixteen.
+_FEW, _MANY = 300, 3000
+_SHORT, _LONG, _PACKETS = 1024, 16384, 16
 
 
 class _Scene:
@@ -29,9 +32,9 @@ class _Scene:
     def omniverb(self, *words):
         return self.daemon.omniverb(*words)
 
-    def begin(self, prepare):
+    def begin(self, prepare, message=_LONG):
         """Starts all, has `prepare` say what holds for each, and lets both pairs send."""
-        self.ends, addresses = self.limited.ends(4)
+        self.ends, addresses = self.limited.ends(4, message)
         prepare(self.ends)
         self.limited.connect(self.ends, addresses)
         for number, end in enumerate(self.ends):
@@ -46,6 +49,13 @@ class _Scene:
 
     def sent(self):
         """Bytes that the vNICs that send have sent by the engine."""
+        return self._count(lambda packets: packets["sent_bytes"])
+
+    def packets(self):
+        """Packets that they have sent for the first time: requests, as nothing comes for them."""
+        return self._count(lambda packets: packets["sent"] - packets["resent"])
+
+    def _count(self, number):
         status = self.daemon.status()
         found = []
         for end in self.ends[::2]:
@@ -53,7 +63,7 @@ class _Scene:
             peers = [peer for program in vnic["processes"] for qp in program["qps"]
                      for peer in qp["peers"]]
             check(all(peer["path"] == "forwarded" for peer in peers), f"{peers}")
-            found.append(sum(peer["packets"]["sent_bytes"] for peer in peers if peer["packets"]))
+            found.append(sum(number(peer["packets"]) for peer in peers if peer["packets"]))
         return found
 
     def close(self):
@@ -109,7 +119,7 @@ def _shared_policy(scene):
 
     scene.begin(prepare)
     shown = scene.daemon.vnic(scene.ends[0].namespace)
-    expected = [{"of": "policy", "name": "sum", "rate": _SLOW, "burst": _BURST}]
+    expected = [{"of": "policy", "name": "sum", "rate": _SLOW, "burst": _BURST, "ops": None}]
     check(shown["shared_limits"] == expected and shown["rate"] is None, f"{shown}")
     check(shown["datapath"] == "forwarded", f"{shown}")
     begun, before = _held(scene, _SLOW, _BURST)
@@ -168,6 +178,112 @@ def _both(scene):
     scene.end()
 
 
+def _allowed(ops, since):
+    """Operations that may have begun in the time, and those that a pause has saved up for; what is
+    shown is 0.2 s old at most."""
+    return ops * (time.monotonic() - since + 0.3) + ops / 1000 + 4
+
+
+def _counted(scene, ops):
+    """All together begin no more than so many operations a second, of one packet each, and both of
+    them some; since when it was looked at, and how many packets they were."""
+    begun, before = time.monotonic(), sum(scene.packets())
+    process.until(lambda: sum(scene.packets()) - before > ops / 2, 30, f"{ops / 2} operations")
+    for _ in range(10):
+        seen = sum(scene.packets()) - before
+        check(seen <= _allowed(ops, begun), f"{seen} operations, not {_allowed(ops, begun)}")
+        time.sleep(0.1)
+    return begun, before
+
+
+def _more_packets(scene, ops, since, before):
+    """More packets leave than there would be if each were an operation."""
+    process.until(lambda: sum(scene.packets()) - before > 2 * _allowed(ops, since), 30,
+                  f"more than {ops} operations let pass")
+
+
+def _recount(scene, ops):
+    """After a change to a lower limit, nothing is counted any more that passed before it."""
+    time.sleep(0.5)
+    return _counted(scene, ops)
+
+
+def _operations_of_policy(scene):
+    """Two vNICs of a shared policy begin its operations together, whatever it is changed to."""
+    scene.omniverb("policy", "create", "few", "--mode", "shared", "--ops", f"{_FEW}")
+
+    def prepare(ends):
+        for end in ends[::2]:
+            scene.daemon.set_vnic(end.namespace, "--tenant", "default", "--policy", "few",
+                                  "--rate", "none")
+
+    scene.begin(prepare, _SHORT)
+    shown = scene.daemon.vnic(scene.ends[0].namespace)
+    expected = [{"of": "policy", "name": "few", "rate": None, "burst": None, "ops": _FEW}]
+    check(shown["shared_limits"] == expected and shown["ops"] is None, f"{shown}")
+    check(shown["datapath"] == "forwarded", f"{shown}")
+    begun, before = _counted(scene, _FEW)
+    check(all(scene.packets()), "one of them sends nothing")
+    scene.omniverb("policy", "set", "few", "--ops", f"{_MANY}")
+    _more_packets(scene, _FEW, begun, before)
+    scene.omniverb("policy", "set", "few", "--ops", f"{_FEW}/s")
+    _recount(scene, _FEW)
+    # For each of them it is another matter, and without a limit again.
+    scene.omniverb("policy", "set", "few", "--mode", "each")
+    shown = scene.daemon.vnic(scene.ends[0].namespace)
+    check(shown["shared_limits"] == [] and shown["ops"] == _FEW, f"{shown}")
+    begun, before = _recount(scene, 2 * _FEW)
+    scene.omniverb("policy", "set", "few", "--ops", "none")
+    _more_packets(scene, 2 * _FEW, begun, before)
+    scene.end()
+
+
+def _operations_of_tenant(scene):
+    """The operations of a tenant hold above those of its vNICs, and these hold below them."""
+    scene.omniverb("tenant", "create", "busy", "--ops", f"{_FEW}")
+
+    def prepare(ends):
+        for end in ends:
+            scene.daemon.set_vnic(end.namespace, "--tenant", "busy", "--ops", f"{_MANY}",
+                                  "--rate", "none")
+
+    scene.begin(prepare, _SHORT)
+    _counted(scene, _FEW)
+    check(all(scene.packets()), "one of them sends nothing")
+    # The tenant may begin many, so what holds is each vNIC's own.
+    scene.omniverb("tenant", "set", "busy", "--ops", "1m")
+    begun, before = _counted(scene, 2 * _MANY)
+    _more_packets(scene, _FEW, begun, before)
+    scene.omniverb("tenant", "set", "busy", "--ops", f"{_FEW}")
+    _recount(scene, _FEW)
+    for end in scene.ends:
+        scene.daemon.set_vnic(end.namespace, "--ops", "none")
+    scene.end()
+
+
+def _operations_and_rate(scene):
+    """Long messages are one operation each; beside a rate, the lower of the two holds."""
+    def prepare(ends):
+        for end in ends:
+            scene.daemon.set_vnic(end.namespace, "--tenant", "default", "--ops",
+                                  f"{_FEW // 4}", "--rate", f"{_OPEN}bit")
+
+    scene.begin(prepare)
+    # Their packets are no operations of their own.
+    begun, before = time.monotonic(), sum(scene.packets())
+    _more_packets(scene, _FEW // 2, begun, before)
+    seen, most = sum(scene.packets()) - before, _PACKETS * _allowed(_FEW // 2, begun)
+    check(seen <= most, f"{seen} packets, not {most}")
+    for end in scene.ends:
+        scene.daemon.set_vnic(end.namespace, "--rate", f"{_SLOW // 4}bit", "--burst",
+                              str(_BURST // 2))
+    begun, before = _calm(scene, _SLOW // 2)
+    for end in scene.ends:
+        scene.daemon.set_vnic(end.namespace, "--rate", "none", "--ops", "none")
+    _more_than(scene, 4 * _SLOW, begun, before)
+    scene.end()
+
+
 def _reloaded(scene):
     """What a configuration says of groups is taken over by a reload, and what commands say is there
     after a restart."""
@@ -194,5 +310,8 @@ def groups():
         Case("shared_rates.policy", _shared_policy, 200),
         Case("shared_rates.tenant", _tenant_above, 200),
         Case("shared_rates.both", _both, 200),
+        Case("shared_rates.operations_of_policy", _operations_of_policy, 200),
+        Case("shared_rates.operations_of_tenant", _operations_of_tenant, 200),
+        Case("shared_rates.operations_and_rate", _operations_and_rate, 200),
         Case("shared_rates.shown", _reloaded, 60),
     ], _fixture, weight=WAITS)]

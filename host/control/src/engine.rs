@@ -6,11 +6,11 @@
 mod limit_groups;
 
 use crate::shared_memory::{Memory, Shared};
-use limit_groups::LimitGroups;
-pub(crate) use limit_groups::SharedLimits;
+pub(crate) use limit_groups::{CommonLimits, SharedLimits};
+use limit_groups::{LimitGroups, of_ops, of_rate};
 use omniverb_engine::{
-    Attach, Command, Denial, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
-    Recipient as Addressed, Seat, Settings, UnderlayRelay, recorder,
+    Attach, Command, Denial, Engine, Event as Happened, Faults as Line, Grant, LimitUnit,
+    Memory as Kept, PerUnit, Recipient as Addressed, Seat, Settings, UnderlayRelay, recorder,
 };
 use omniverb_fairness::Holder;
 use omniverb_ring::Window;
@@ -19,7 +19,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TenantId, TracedEnd, VnicPlace};
+use omniverb_tenancy::{EngineEnd, Policy, ProbeId, Recipient, TenantId, TracedEnd, VnicPlace};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, UnderlayRoute, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -73,7 +73,7 @@ fn of_engine(memory: &Memory) -> Kept {
 /// The engine as the rest of the daemon speaks to it: in words of the tables, not of commands.
 pub(crate) struct Packets {
     engine: Engine,
-    groups: LimitGroups,
+    groups: PerUnit<LimitGroups>,
     /// Started for the first vNIC that needs it.
     relay: Option<UnderlayRelay>,
     pulses: ThreadPulses,
@@ -83,7 +83,10 @@ impl Packets {
     pub(crate) fn start(pulses: &ThreadPulses, kept_bytes: usize) -> io::Result<Packets> {
         let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
         let engine = Engine::start(&settings)?;
-        let groups = LimitGroups::default();
+        let groups = PerUnit {
+            bytes: LimitGroups::new(LimitUnit::Bytes),
+            operations: LimitGroups::new(LimitUnit::Operations),
+        };
         Ok(Packets { engine, groups, relay: None, pulses: pulses.clone() })
     }
 
@@ -133,21 +136,28 @@ impl Packets {
         if let Some(relay) = &mut self.relay {
             relay.close(vnic);
         }
-        self.groups.leave(vnic);
+        self.groups.bytes.leave(vnic);
+        self.groups.operations.leave(vnic);
         self.engine.send(Command::CloseVnic { vnic });
     }
 
     /// Sets or lifts the limits of a served vNIC: its own, and those that it shares. Unchanged
     /// limits go on.
-    pub(crate) fn limit(&mut self, vnic: VnicId, limit: Option<RateLimit>, shared: &SharedLimits) {
-        for command in self.groups.limit(vnic, limit, shared, clock::now()) {
+    pub(crate) fn limit(&mut self, vnic: VnicId, policy: &Policy, shared: SharedLimits) {
+        let (now, PerUnit { bytes, operations }) = (clock::now(), &mut self.groups);
+        let (limit, rate) = (policy.limit.map(of_rate), shared.rate.map(of_rate));
+        let of_bytes = bytes.limit(vnic, limit, (shared.tenant, rate), now);
+        let (limit, ops) = (policy.operations.map(of_ops), shared.ops.map(of_ops));
+        let of_operations = operations.limit(vnic, limit, (shared.tenant, ops), now);
+        for command in of_bytes.into_iter().chain(of_operations) {
             self.engine.send(command);
         }
     }
 
     /// Closes groups that no vNIC is in.
     pub(crate) fn close_empty_groups(&mut self) {
-        for command in self.groups.close_empty() {
+        let PerUnit { bytes, operations } = &mut self.groups;
+        for command in bytes.close_empty().into_iter().chain(operations.close_empty()) {
             self.engine.send(command);
         }
     }

@@ -1,13 +1,16 @@
 //! Applies an operator's settings to a vNIC's policy, and shows them.
 
-use crate::objects::{AdoptionValue, DatapathValue, FaultsValue, RateValue, SizeValue, VnicObject};
+use crate::objects::{
+    AdoptionValue, DatapathValue, FaultsValue, OpsValue, RateValue, SizeValue, VnicObject,
+};
 use omniverb_session::operator::{
     DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS,
-    SET_RATE, SetVnic, VnicChanged,
+    SET_OPS, SET_RATE, SetVnic, VnicChanged,
 };
-use omniverb_session::tc_units::burst_for;
+use omniverb_session::tc_units::{OPS_MAX, burst_for};
 use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SharedLimit};
 use omniverb_terms::Errno;
+use std::num::NonZeroU32;
 
 /// A limited or faulty vNIC is forwarded whatever was said.
 pub(crate) fn datapath_name(policy: Policy) -> &'static str {
@@ -19,7 +22,7 @@ pub(crate) fn datapath_name(policy: Policy) -> &'static str {
 
 /// A policy with an operator's changes.
 pub(crate) fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, Errno> {
-    let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS | SET_ADOPTION;
+    let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS | SET_ADOPTION | SET_OPS;
     if m.what == 0 || m.what & !known != 0 {
         return Err(Errno::EINVAL);
     }
@@ -47,6 +50,12 @@ pub(crate) fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, Errno> 
             burst => burst,
         };
     }
+    if m.what & SET_OPS != 0 {
+        if m.operations_per_second > OPS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        policy.operations = NonZeroU32::new(m.operations_per_second);
+    }
     if m.what & SET_FAULTS != 0 {
         policy.faults = m.faults.checked().map_err(|_| Errno::EINVAL)?;
     }
@@ -68,6 +77,9 @@ pub(crate) fn set_fields(object: &mut VnicObject, policy: &Policy, m: &SetVnic) 
         object.rate = Some(RateValue(policy.limit.map_or(0, |limit| limit.bits_per_second)));
         object.burst = policy.limit.map(|limit| SizeValue(limit.burst_bytes));
     }
+    if m.what & SET_OPS != 0 {
+        object.ops = Some(OpsValue(policy.operations.map_or(0, NonZeroU32::get)));
+    }
     if m.what & SET_FAULTS != 0 {
         object.faults = Some(FaultsValue(policy.faults));
     }
@@ -86,6 +98,8 @@ pub(crate) fn shown(policy: &Policy, direct_links: usize) -> VnicChanged {
         faults: policy.faults.unwrap_or_default(),
         adoption: policy.adoption.code(),
         shares_limit: (policy.shared_limit == SharedLimit::Exists).into(),
+        operations_per_second: policy.operations.map_or(0, NonZeroU32::get),
+        reserved: 0,
     }
 }
 
@@ -105,12 +119,13 @@ mod tests {
             burst_bytes: 0,
             faults: Faults::default(),
             adoption: 0,
-            reserved: 0,
+            operations_per_second: 0,
         };
         let start = Policy::default();
         let refused = |m: SetVnic| assert_eq!(changed(start, &m), Err(Errno::EINVAL));
         refused(nothing);
-        refused(SetVnic { what: 32, ..nothing });
+        refused(SetVnic { what: 64, ..nothing });
+        refused(SetVnic { what: SET_OPS, operations_per_second: OPS_MAX + 1, ..nothing });
         refused(SetVnic {
             what: SET_FAULTS,
             faults: Faults { seed: 1, ..nothing.faults },
@@ -130,6 +145,14 @@ mod tests {
         let burst = SetVnic { what: SET_BURST, burst_bytes: 9000, ..nothing };
         let limit = changed(limited, &burst).unwrap().limit.unwrap();
         assert_eq!((limit.bits_per_second, limit.burst_bytes), (20_000_000, 9000));
+        let ops = SetVnic { what: SET_OPS, operations_per_second: 500, ..nothing };
+        let counted = changed(start, &ops).unwrap();
+        assert_eq!(counted, Policy { operations: NonZeroU32::new(500), ..start });
+        assert_eq!(
+            (datapath_name(counted), shown(&counted, 0).operations_per_second),
+            ("forwarded", 500)
+        );
+        assert_eq!(changed(counted, &SetVnic { what: SET_OPS, ..nothing }), Ok(start));
         let none = SetVnic { what: SET_RATE | SET_DATAPATH, datapath: 1, ..nothing };
         let forwarded = changed(limited, &none).unwrap();
         assert_eq!(forwarded, Policy { datapath: Datapath::Forwarded, ..start });

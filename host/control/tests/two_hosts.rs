@@ -221,7 +221,7 @@ fn set(vnic: &str, what: u32, bits_per_second: u64) -> SetVnic {
         burst_bytes: 0,
         faults: Faults::default(),
         adoption: 0,
-        reserved: 0,
+        operations_per_second: 0,
     }
 }
 

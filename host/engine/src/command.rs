@@ -152,6 +152,35 @@ pub enum Recipient {
     Stranger,
 }
 
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitUnit {
+    /// Bytes of Ethernet frames.
+    Bytes,
+    /// Operations: messages, READs and atomics. Each counts once, when its first packet leaves, and
+    /// as [`omniverb_pacer::OPERATION`] bytes.
+    Operations,
+}
+
+/// One for each [`LimitUnit`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PerUnit<T> {
+    /// That of bytes.
+    pub bytes: T,
+    /// That of operations.
+    pub operations: T,
+}
+
+impl<T> PerUnit<T> {
+    /// That of a unit.
+    pub fn of(&mut self, unit: LimitUnit) -> &mut T {
+        match unit {
+            LimitUnit::Bytes => &mut self.bytes,
+            LimitUnit::Operations => &mut self.operations,
+        }
+    }
+}
+
 /// A group of vNICs that share a limit: a tenant, or a policy whose limit is for all together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitGroup(pub u64);
@@ -177,6 +206,8 @@ pub enum Command {
     },
     /// Limits what the vNIC sends, or no longer does.
     SetLimit {
+        /// What it counts. The limits of the two units do not know each other.
+        unit: LimitUnit,
         /// One that is served.
         vnic: VnicId,
         /// `None`: as much as it likes.
@@ -187,6 +218,8 @@ pub enum Command {
     },
     /// There is a group of vNICs, or it has another limit. It holds for all packet threads.
     SetGroup {
+        /// What its limit counts. Each unit has groups of its own.
+        unit: LimitUnit,
         /// A new one, or one that there is.
         group: LimitGroup,
         /// The group that a new one is in, which there has to be. That does not change.
@@ -197,6 +230,8 @@ pub enum Command {
     },
     /// A group is not used any more. Its limit holds until the last vNIC has left it.
     CloseGroup {
+        /// What its limit counts.
+        unit: LimitUnit,
         /// One that there is.
         group: LimitGroup,
     },

@@ -127,16 +127,17 @@ impl Engine {
             | Command::ForgetCounted { vnic } => *vnic,
             Command::Attach(attach) => attach.vnic,
             Command::Grant(grant) => grant.vnic,
-            Command::SetGroup { group, within, limit } => {
+            Command::SetGroup { unit, group, within, limit } => {
+                let (unit, group, within) = (*unit, *group, *within);
                 for thread in &self.threads {
                     let limit = limit.clone();
-                    thread.send(Command::SetGroup { group: *group, within: *within, limit });
+                    thread.send(Command::SetGroup { unit, group, within, limit });
                 }
                 return;
             }
-            Command::CloseGroup { group } => {
+            Command::CloseGroup { unit, group } => {
                 for thread in &self.threads {
-                    thread.send(Command::CloseGroup { group: *group });
+                    thread.send(Command::CloseGroup { unit: *unit, group: *group });
                 }
                 return;
             }

@@ -28,8 +28,8 @@ pub mod testing;
 mod worker;
 
 pub use command::{
-    Attach, Command, Encryption, Event, Grant, LimitGroup, Memory, Pages, QpCounters, Recipient,
-    Row, feature,
+    Attach, Command, Encryption, Event, Grant, LimitGroup, LimitUnit, Memory, Pages, PerUnit,
+    QpCounters, Recipient, Row, feature,
 };
 pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;

@@ -4,7 +4,7 @@
 //! case the nanoseconds of a packet, the median of pieces and the first decile, which shows what it
 //! costs while no other program has the processor or its caches.
 
-use omniverb_pacer::{Limit, NodeId, Pacer};
+use omniverb_pacer::{Limit, NodeId, OPERATION, Pacer};
 use std::time::Instant;
 
 const SECOND: u64 = 1_000_000_000;
@@ -30,8 +30,10 @@ fn line(tenants: u64, each: u64, bits_per_second: u64, room: u64) -> (Pacer, Vec
     (pacer, leaves)
 }
 
-fn measure((name, (tenants, each), room, packet): Case) -> Cost {
+fn measure((name, (tenants, each), room, packet, counts): Case) -> Cost {
     let (mut pacer, leaves) = line(tenants, each, 100_000_000_000, room);
+    // Made in the same way, so its nodes have the same names.
+    let (mut operations, _) = line(tenants, each, 100_000_000_000, room);
     for (n, leaf) in (0..).zip(&leaves) {
         pacer.want(*leaf, n * 7919 % 1_000_000);
     }
@@ -42,9 +44,17 @@ fn measure((name, (tenants, each), room, packet): Case) -> Cost {
             count += 1;
             packets += 1;
             pacer.sent(leaf, packet, now);
+            match counts {
+                Counts::Bytes => pacer.want(leaf, now),
+                Counts::Operations => operations.want(leaf, now),
+            }
+        }
+        while let Some(leaf) = operations.next(now) {
+            operations.sent(leaf, OPERATION, now);
             pacer.want(leaf, now);
         }
-        now = pacer.next_at().map_or(SECOND, |at| at.max(now));
+        let next = [pacer.next_at(), operations.next_at()].into_iter().flatten().min();
+        now = next.map_or(SECOND, |at| at.max(now));
         // In pieces, of which the median counts: those are left out in which others had the
         // processor.
         if count >= PIECE {
@@ -85,15 +95,24 @@ impl Cost {
     }
 }
 
-/// A name, tenants and vNICs of each, the tenants' room in percent, bytes of a packet.
-type Case = (&'static str, (u64, u64), u64, u64);
+/// Which limits there are.
+#[derive(Clone, Copy)]
+enum Counts {
+    Bytes,
+    /// Also of operations, each of one packet.
+    Operations,
+}
 
-const CASES: [Case; 5] = [
-    ("300 tenants of one vNIC", (300, 1), 120, 4096),
-    ("300 tenants of 33 vNICs", (300, 33), 120, 4096),
-    ("300 tenants of 33 vNICs, tenants' caps bind", (300, 33), 50, 4096),
-    ("300 tenants of 33 vNICs, 1 KiB", (300, 33), 120, 1024),
-    ("one tenant of 10,000 vNICs", (1, 10_000), 120, 4096),
+/// A name, tenants and vNICs of each, the tenants' room in percent, bytes of a packet, limits.
+type Case = (&'static str, (u64, u64), u64, u64, Counts);
+
+const CASES: [Case; 6] = [
+    ("300 tenants of one vNIC", (300, 1), 120, 4096, Counts::Bytes),
+    ("300 tenants of 33 vNICs", (300, 33), 120, 4096, Counts::Bytes),
+    ("300 tenants of 33 vNICs, tenants' caps bind", (300, 33), 50, 4096, Counts::Bytes),
+    ("300 tenants of 33 vNICs, 1 KiB", (300, 33), 120, 1024, Counts::Bytes),
+    ("one tenant of 10,000 vNICs", (1, 10_000), 120, 4096, Counts::Bytes),
+    ("300 tenants of 33 vNICs, operations too", (300, 33), 120, 4096, Counts::Operations),
 ];
 
 fn main() {

@@ -17,7 +17,23 @@ pub struct Limit {
 /// Nanoseconds that a byte takes at one bit a second.
 const BYTE: u64 = 8_000_000_000;
 
+/// What an operation is in a tree that limits operations instead of bytes: the bytes of a turn. So
+/// siblings begin one each, and a thread takes one ahead.
+pub const OPERATION: u64 = 4096;
+
 impl Limit {
+    /// So many operations a second, each of which is [`OPERATION`] bytes. After a time without any,
+    /// those of a millisecond may begin at once, and one at least.
+    #[must_use]
+    pub fn of_operations(per_second: u32) -> Limit {
+        let per_second = u64::from(per_second);
+        // What finds its time in the past may begin one more, so a burst is one less.
+        let burst = (per_second / 1000).saturating_sub(1) * OPERATION;
+        // Two nanoseconds more: times are whole ones.
+        let more = per_second * OPERATION / 500_000_000 + 1;
+        Limit { bits_per_second: per_second * OPERATION * 8, burst_bytes: burst + more }
+    }
+
     /// Nanoseconds that so many bytes take, and the part of one that is left over, in
     /// `bits_per_second`ths.
     fn takes(self, bytes: u64, rest: u64) -> (i64, u64) {
@@ -38,7 +54,7 @@ impl Limit {
 pub(crate) const CATCH_UP: u64 = 1_000_000;
 /// That credit in bytes: those of a turn. While all others have theirs, a sender that may have less
 /// than an even share of its group's rate earns no more.
-const CATCH_UP_BYTES: u64 = 4096;
+const CATCH_UP_BYTES: u64 = OPERATION;
 
 /// As long as anything takes: a century.
 const FOREVER: i64 = 100 * 366 * 86_400 * 1_000_000_000;
@@ -171,6 +187,26 @@ mod tests {
     }
 
     #[test]
+    fn operations_of_a_millisecond_begin_at_once() {
+        for (per_second, at_once) in [(1, 1), (999, 1), (1000, 1), (5000, 5), (100_000, 100)] {
+            let mut limiter = Limiter::new(Limit::of_operations(per_second), 0);
+            let now = 3_600_000_000_000;
+            let begun = (0..1000).take_while(|_| {
+                let may = limiter.ready(now).is_ok();
+                if may {
+                    limiter.take(OPERATION);
+                }
+                may
+            });
+            assert_eq!(begun.count(), at_once, "{per_second}/s");
+        }
+        // The most that there can be: none takes less than nothing.
+        let mut limiter = Limiter::new(Limit::of_operations(u32::MAX), 0);
+        (0..u32::MAX / 1000).for_each(|_| limiter.take(OPERATION));
+        assert!(limiter.ready_at().abs_diff(1) <= 1, "{}", limiter.ready_at());
+    }
+
+    #[test]
     fn a_change_takes_effect_at_once() {
         let mut limiter = Limiter::new(Limit { bits_per_second: 8, burst_bytes: 100 }, 0);
         limiter.take(200);
@@ -214,6 +250,39 @@ mod tests {
             let allowed = 10_000 + u128::from(now) * u128::from(rate) / 8 / 1_000_000_000;
             prop_assert!(u128::from(sent) <= allowed + 9000);
             prop_assert!(u128::from(sent) + 9000 + 10_000 >= allowed);
+        }
+
+        /// Operations are those of a model that counts them, within one: a sender with pauses, and
+        /// a counter that fills up by the rate and holds those of a millisecond, or one.
+        #[test]
+        fn operations_are_counted(
+            per_second in 1_u32..200_000,
+            steps in proptest::collection::vec((0_u64..3_000_000, 0_u32..3000), 1..200),
+        ) {
+            let limit = Limit::of_operations(per_second);
+            let (mut limiter, rate) = (Limiter::new(limit, 0), f64::from(per_second) / 1e9);
+            let most = (f64::from(per_second) / 1000.0).floor().max(1.0);
+            let (mut now, mut left) = (0_u64, most);
+            let (mut begun, mut model) = (0_i64, 0_i64);
+            for (passes, wanted) in steps {
+                now += passes;
+                left = (left + passes as f64 * rate).min(most);
+                for _ in 0..wanted {
+                    let may = limiter.ready(now).is_ok();
+                    if may {
+                        limiter.take(OPERATION);
+                        begun += 1;
+                    }
+                    if left >= 1.0 {
+                        left -= 1.0;
+                        model += 1;
+                    }
+                    if !may && left < 1.0 {
+                        break;
+                    }
+                }
+                prop_assert!((begun - model).abs() <= 1, "{begun} operations, not {model}");
+            }
         }
 
         /// Changes neither give nor take more than a burst.

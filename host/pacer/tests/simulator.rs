@@ -3,7 +3,7 @@
 //! Senders always have something to send, a packet takes no time, and the thread looks at the pacer
 //! when that asks for it. So what differs from a limit is the pacer's doing.
 
-use omniverb_pacer::{Limit, NodeId, Pacer};
+use omniverb_pacer::{Limit, NodeId, OPERATION, Pacer};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -243,6 +243,144 @@ fn stopping_and_starting_gives_no_more_than_a_burst() {
     for (sender, sent) in line.senders.iter().zip(&sent) {
         let off = *sent as f64 - allowed(sender.bits_per_second, SECOND / 2);
         assert!((-1.2 * 1500.0..4096.0 + 1.2 * 1500.0).contains(&off), "{off}");
+    }
+}
+
+/// A sender with limits of both units. It is a leaf of two trees: it waits for an operation in one,
+/// takes it, and waits for the bytes of each of its packets in the other.
+struct Counted {
+    in_operations: NodeId,
+    in_bytes: NodeId,
+    per_second: u32,
+    bits_per_second: u64,
+    /// Packets of an operation, and those that are left of the one that has begun.
+    packets: u64,
+    left: u64,
+    begun: u64,
+}
+
+impl Counted {
+    const PACKET: u64 = 1500;
+
+    /// Operations that it may begin in a time: as the limit that is lower for it says.
+    fn allowed(&self, time: u64) -> f64 {
+        let bytes = allowed(self.bits_per_second, time) / (self.packets * Self::PACKET) as f64;
+        bytes.min(f64::from(self.per_second) * time as f64 / SECOND as f64)
+    }
+}
+
+/// Senders of tenants that have room for all of them in bytes, and for `room` percent of their
+/// operations.
+struct TwoTrees {
+    operations: Pacer,
+    bytes: Pacer,
+    senders: Vec<Counted>,
+    /// Operations that each tenant may begin in a second.
+    cap: u32,
+    now: u64,
+}
+
+impl TwoTrees {
+    fn new(each: usize, room: u64, limits: &[(u32, u64, u64)]) -> TwoTrees {
+        let (mut operations, mut bytes) = (Pacer::new(0), Pacer::new(0));
+        let all: u64 = limits.iter().map(|(per_second, ..)| u64::from(*per_second)).sum();
+        let cap = (all * room / 100 * each as u64 / limits.len() as u64) as u32;
+        let mut senders = Vec::new();
+        for limits in limits.chunks(each) {
+            let root = operations.root();
+            let tenant = operations.add_group(root, Some(Limit::of_operations(cap)), 0).unwrap();
+            let group = bytes.add_group(bytes.root(), rate(100_000_000_000), 0).unwrap();
+            for (per_second, bits_per_second, packets) in limits.iter().copied() {
+                let limit = Some(Limit::of_operations(per_second));
+                let in_operations = operations.add_leaf(tenant, limit, 0).unwrap();
+                let in_bytes = bytes.add_leaf(group, rate(bits_per_second), 0).unwrap();
+                let (left, begun) = (0, 0);
+                operations.want(in_operations, 0);
+                senders.push(Counted {
+                    in_operations,
+                    in_bytes,
+                    per_second,
+                    bits_per_second,
+                    packets,
+                    left,
+                    begun,
+                });
+            }
+        }
+        TwoTrees { operations, bytes, senders, cap, now: 0 }
+    }
+
+    /// Operations that each begins within so long.
+    fn measure(&mut self, time: u64) -> Vec<u64> {
+        let before: Vec<_> = self.senders.iter().map(|sender| sender.begun).collect();
+        let end = self.now + time;
+        let by_id = |id: fn(&Counted) -> NodeId| {
+            (0..).zip(&self.senders).map(|(n, sender)| (id(sender), n)).collect::<HashMap<_, _>>()
+        };
+        let in_operations: HashMap<NodeId, usize> = by_id(|sender| sender.in_operations);
+        let in_bytes: HashMap<NodeId, usize> = by_id(|sender| sender.in_bytes);
+        while self.now < end {
+            let mut any = false;
+            while let Some(leaf) = self.operations.next(self.now) {
+                let sender = &mut self.senders[in_operations[&leaf]];
+                self.operations.sent(leaf, OPERATION, self.now);
+                (sender.begun, sender.left) = (sender.begun + 1, sender.packets);
+                self.bytes.want(sender.in_bytes, self.now);
+                any = true;
+            }
+            while let Some(leaf) = self.bytes.next(self.now) {
+                let sender = &mut self.senders[in_bytes[&leaf]];
+                self.bytes.sent(leaf, Counted::PACKET, self.now);
+                sender.left -= 1;
+                match sender.left {
+                    0 => self.operations.want(sender.in_operations, self.now),
+                    _ => self.bytes.want(leaf, self.now),
+                }
+                any = true;
+            }
+            if !any {
+                let next = [self.operations.next_at(), self.bytes.next_at()];
+                let next = next.into_iter().flatten().min();
+                self.now = next.map_or(end, |at| at.clamp(self.now + 1, end));
+            }
+        }
+        self.senders.iter().zip(before).map(|(sender, before)| sender.begun - before).collect()
+    }
+}
+
+#[test]
+fn a_tenants_operations_are_exact_and_shared_evenly() {
+    let mut trees = TwoTrees::new(10, 50, &[(2000, 1_000_000_000, 1); 200]);
+    trees.measure(WARM);
+    let begun = trees.measure(2 * SECOND);
+    for begun in begun.chunks(10) {
+        let off = begun.iter().sum::<u64>().abs_diff(2 * u64::from(trees.cap));
+        assert!(off <= 1, "{off} operations");
+        assert!(begun.iter().all(|begun| begun.abs_diff(2000) <= 1), "{begun:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Senders that may begin so many operations, and send so many bytes: each begins as many as
+    /// the lower limit allows, within one, whatever the others do.
+    #[test]
+    fn operations_and_bytes_are_exact_together(
+        limits in prop::collection::vec((1_u32..5000, 1_000_000_u64..100_000_000, 1_u64..9), 60),
+        each in prop::sample::select(vec![1_usize, 6, 60]),
+    ) {
+        let mut trees = TwoTrees::new(each, 130 * 60, &limits);
+        trees.measure(WARM);
+        let begun = trees.measure(2 * SECOND);
+        for (sender, begun) in trees.senders.iter().zip(begun) {
+            let off = (begun as f64 - sender.allowed(2 * SECOND)).abs();
+            prop_assert!(
+                off <= 1.01,
+                "{off} operations of {begun}: {}/s, {} bit/s, {} packets",
+                sender.per_second, sender.bits_per_second, sender.packets
+            );
+        }
     }
 }
 

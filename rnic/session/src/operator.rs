@@ -32,6 +32,8 @@ pub const SET_DATAPATH: u32 = 4;
 pub const SET_FAULTS: u32 = 8;
 /// `SetVnic::what`: `adoption` is meant.
 pub const SET_ADOPTION: u32 = 16;
+/// `SetVnic::what`: `operations_per_second` is meant; zero takes the limit away.
+pub const SET_OPS: u32 = 32;
 
 /// Traffic within the host takes links between the processes.
 pub const DATAPATH_DIRECT: u32 = 0;
@@ -72,9 +74,9 @@ bodies! {
         faults: Faults,
         /// `ADOPTION_*`.
         adoption: u32,
-        reserved: u32,
+        operations_per_second: u32,
     }
-    /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
+    /// Answer to `SetVnic`: how the vNIC is now. A limit of zero is none.
     VnicChanged {
         bits_per_second: u64,
         burst_bytes: u64,
@@ -88,6 +90,8 @@ bodies! {
         adoption: u32,
         /// 1: others share a limit with it, which holds besides its own.
         shares_limit: u32,
+        operations_per_second: u32,
+        reserved: u32,
     }
     /// End all links of a vNIC. Its processes and their peers are told `CLOSED_BY_NETWORK`.
     /// Answered with `Disconnected`, or as `SetVnic`.

@@ -60,20 +60,34 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is no size: use a number and b, k, m or g"))
 }
 
-/// The most operations per second that may be said.
+/// The most control operations per second that may be said.
 pub const OPERATIONS_MAX: u32 = 1_000_000;
+/// The most operations of the data path.
+pub const OPS_MAX: u32 = 1_000_000_000;
 
-/// Operations per second: `1000/s`, `2.5k/s`, or without the `/s`.
+/// Control operations per second: `1000/s`, `2.5k/s`, or without the `/s`.
 ///
 /// # Errors
 /// The fault of the text, for people.
 pub fn operations(text: &str) -> Result<u32, String> {
+    per_second(text, OPERATIONS_MAX)
+}
+
+/// Operations of the data path per second: `100k`, `1.5m`, or with `/s`.
+///
+/// # Errors
+/// The fault of the text, for people.
+pub fn ops(text: &str) -> Result<u32, String> {
+    per_second(text, OPS_MAX)
+}
+
+fn per_second(text: &str, most: u32) -> Result<u32, String> {
     let count = text.strip_suffix("/s").unwrap_or(text);
     let found = number(count, &[("", 1), ("k", 1000), ("m", 1_000_000)]);
     let found = found.and_then(|count| u32::try_from(count).ok());
-    found.filter(|count| (1..=OPERATIONS_MAX).contains(count)).ok_or_else(|| {
-        format!("{text:?} is no rate of operations: use 1/s to {OPERATIONS_MAX}/s, or none")
-    })
+    found
+        .filter(|count| (1..=most).contains(count))
+        .ok_or_else(|| format!("{text:?} is no rate of operations: use 1/s to {most}/s, or none"))
 }
 
 fn number(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -97,6 +111,12 @@ fn number(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 pub fn show_rate(bits_per_second: u64) -> String {
     let units = [("tbit", 12), ("gbit", 9), ("mbit", 6), ("kbit", 3)];
     show(bits_per_second, units.map(|(unit, zeroes)| (unit, 10u64.pow(zeroes))), "bit")
+}
+
+/// Operations per second for people, likewise.
+#[must_use]
+pub fn show_ops(per_second: u64) -> String {
+    show(per_second, [("m/s", 1_000_000), ("k/s", 1000)], "/s")
 }
 
 /// A size for people, likewise.
@@ -124,6 +144,18 @@ mod tests {
         }
         for text in ["", "/s", "0/s", "0", "-1/s", "10/m", "1000001/s", "0.5/s", "1e3/s", "1/s/s"] {
             assert!(operations(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn operations_of_the_data_path_may_be_more() {
+        for (text, count) in [("100k", 100_000), ("1.5m/s", 1_500_000), ("1000m", OPS_MAX)] {
+            assert_eq!(ops(text), Ok(count), "{text}");
+            assert_eq!(ops(&show_ops(count.into())), Ok(count), "{text}");
+        }
+        assert_eq!((show_ops(1_500_000), show_ops(100_000)), ("1500k/s".into(), "100k/s".into()));
+        for text in ["0", "1001m", "5g", "100kbit", "none"] {
+            assert!(ops(text).is_err(), "{text}");
         }
     }
 

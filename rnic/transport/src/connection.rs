@@ -2,6 +2,7 @@
 
 use crate::congestion::Congestion;
 use crate::delay_notice::DelayMeter;
+use crate::operation_permit::OperationPermit;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::upper_layer::{LateAnswer, RunOutcome, Ticket, UpperLayer};
@@ -131,6 +132,11 @@ impl Connection {
     /// Queues a request.
     pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
         self.requester.submit(&self.config, request)
+    }
+
+    /// Whether the next operation may begin.
+    pub fn operations(&mut self) -> &mut OperationPermit {
+        &mut self.requester.operations
     }
 
     /// Requests that are not over.

@@ -14,6 +14,7 @@ mod connection;
 mod connection_config;
 mod delay_notice;
 pub mod fault_injection;
+mod operation_permit;
 pub mod random;
 mod requester;
 mod responder;
@@ -31,6 +32,7 @@ pub use connection::{Connection, Counters, Ecn, SendParameters, Transmit};
 pub use connection_config::{
     Acknowledgements, AddressedPackets, Config, ConfigError, DelayNotices, GoneReads,
 };
+pub use operation_permit::OperationPermit;
 pub use unreliable_connection::Unreliable;
 pub use upper_layer::{
     AtomicOperation, AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Kind,

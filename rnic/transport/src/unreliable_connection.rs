@@ -1,5 +1,6 @@
 //! Unreliable connection (9.8.2, 9.9.4): messages in order or not at all, no answers.
 
+use crate::operation_permit::OperationPermit;
 use crate::requester::{OpenMessage, check};
 use crate::responder::{length_fits, part};
 use crate::unwrapped_psn::Sequence;
@@ -26,6 +27,8 @@ pub struct Unreliable {
     index: u64,
     next: Sequence,
     starved: bool,
+    /// Whether the next operation may begin.
+    operations: OperationPermit,
     events: VecDeque<Event>,
     open: Option<OpenMessage>,
     expected: Sequence,
@@ -45,6 +48,7 @@ impl Unreliable {
             index: 0,
             next: Sequence::first(config.sq_psn),
             starved: false,
+            operations: OperationPermit::default(),
             events: VecDeque::new(),
             open: None,
             expected: Sequence::first(config.rq_psn),
@@ -84,6 +88,11 @@ impl Unreliable {
         Ok(())
     }
 
+    /// Whether the next operation may begin.
+    pub fn operations(&mut self) -> &mut OperationPermit {
+        &mut self.operations
+    }
+
     /// Writes the next packet. A request is over when its last packet has left (9.8.2.2).
     pub fn poll_transmit(
         &mut self,
@@ -94,6 +103,10 @@ impl Unreliable {
             return None;
         }
         let request = *self.requests.front()?;
+        let begins = self.index == 0 && request.place.begins();
+        if begins && !self.operations.may_begin() {
+            return None;
+        }
         let mtu = self.config.path_mtu;
         let count = segmentation::packets(request.length, mtu);
         let position = (self.index, count);
@@ -115,6 +128,9 @@ impl Unreliable {
             }
         }
         let length = builder.finish();
+        if begins {
+            self.operations.note_begun();
+        }
         self.next += 1;
         self.index += 1;
         if self.index == count {

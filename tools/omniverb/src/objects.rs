@@ -160,8 +160,17 @@ fn change(
 
 /// The fields of a tenant, in the words of the configuration file.
 fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
-    let TenantOptions { adoption, encryption, key_file, key_lifetime, rate, burst, underlay, mtu } =
-        tenant;
+    let TenantOptions {
+        adoption,
+        encryption,
+        key_file,
+        key_lifetime,
+        rate,
+        burst,
+        ops,
+        underlay,
+        mtu,
+    } = tenant;
     let mut fields = Map::new();
     let mut add = |key: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (key.to_owned(), value)));
@@ -182,6 +191,7 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
     add("key_lifetime", key_lifetime.map(Value::from));
     add("underlay", underlay.map(|address| address.to_string().into()));
     add("mtu", mtu.map(Value::from));
+    add("ops", ops.map(per_second));
     fields.extend(limit_fields(*rate, *burst));
     Ok(fields)
 }
@@ -211,16 +221,20 @@ fn policy_fields(
 /// The fields about control operations.
 fn control_fields(control: &ControlOptions) -> impl Iterator<Item = (String, Value)> {
     let ControlOptions { control_rate, qp_rate, queue_pairs } = control;
-    let per_second = |rate: OperationRate| match rate.0 {
-        0 => "none".into(),
-        count => format!("{count}/s").into(),
-    };
     let fields = [
         ("control_rate", control_rate.map(per_second)),
         ("qp_rate", qp_rate.map(per_second)),
         ("queue_pairs", queue_pairs.map(|count| count.0.map_or(Value::Null, Value::from))),
     ];
     fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)))
+}
+
+/// A number of operations per second.
+fn per_second(rate: OperationRate) -> Value {
+    match rate.0 {
+        0 => "none".into(),
+        count => format!("{count}/s").into(),
+    }
 }
 
 /// The fields `rate` and `burst`.
@@ -255,7 +269,7 @@ fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value>
 
 /// The fields of a policy, in the words of the configuration file.
 fn fields_of(policy: &PolicyOptions) -> Map<String, Value> {
-    let PolicyOptions { datapath, rate, burst, adoption, faults } = policy;
+    let PolicyOptions { datapath, rate, burst, ops, adoption, faults } = policy;
     let mut fields = Map::new();
     let mut add = |key: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (key.to_owned(), value)));
@@ -271,6 +285,7 @@ fn fields_of(policy: &PolicyOptions) -> Map<String, Value> {
         false => list.0.show().into(),
     });
     add("faults", faults);
+    add("ops", ops.map(per_second));
     fields.extend(limit_fields(*rate, *burst));
     fields
 }
@@ -353,27 +368,31 @@ mod tests {
         assert!(fields("").is_empty());
         let text = Value::from(fields(
             "--tenant blue --policy a --policy b --attach /run/netns/web --rate 5gbit --burst 64k \
-             --datapath forwarded --adoption off --faults loss=1%",
+             --ops 1.5m --datapath forwarded --adoption off --faults loss=1%",
         ));
         assert_eq!(text["tenant"], "blue");
         assert_eq!(text["policies"], json!(["a", "b"]));
         assert_eq!((&text["rate"], &text["burst"]), (&"5000000000bit".into(), &"65536".into()));
+        assert_eq!(text["ops"], "1500000/s");
         assert_eq!((&text["datapath"], &text["adoption"]), (&"forwarded".into(), &"off".into()));
         assert!(text["faults"].as_str().unwrap().starts_with("loss=1%"));
         let placed = fields("--address 10.0.0.1 --underlay 192.0.2.2 --qpn-offset 0x400000");
         let expected =
             json!({ "address": "10.0.0.1", "underlay": "192.0.2.2", "qpn_offset": 0x40_0000 });
         assert_eq!(Value::from(placed), expected);
-        let none = Value::from(fields("--rate none --faults none"));
-        assert_eq!(none, json!({ "rate": "none", "burst": null, "faults": "none" }));
+        let none = Value::from(fields("--rate none --faults none --ops none"));
+        let expected = json!({ "rate": "none", "burst": null, "faults": "none", "ops": "none" });
+        assert_eq!(none, expected);
     }
 
     #[test]
     fn limits_of_groups_are_fields_too() {
         let parse = |words: &str| Arguments::try_parse_from(words.split(' ')).unwrap().command;
-        let words = "omniverb tenant set blue --rate 5gbit --burst 64k --adoption off";
+        let words = "omniverb tenant set blue --rate 5gbit --burst 64k --ops 2k --adoption off";
         let Command::Tenant(TenantCommand::Set { tenant, .. }) = parse(words) else { panic!() };
-        let expected = json!({ "rate": "5000000000bit", "burst": "65536", "adoption": "off" });
+        let expected = json!({
+            "rate": "5000000000bit", "burst": "65536", "ops": "2000/s", "adoption": "off"
+        });
         assert_eq!(Value::from(tenant_fields(&tenant).unwrap()), expected);
         let of_policy = |words: &str| match parse(words) {
             Command::Policy(PolicyCommand::Create { mode, policy, control, rules, .. }) => {

@@ -363,7 +363,7 @@ fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
         ),
         Some(Errno::INVAL) => bail!(
             "the daemon refuses these values: a rate has to be 8kbit to 1000tbit, a burst 1500 to \
-             1g and with a rate, the file of a capture a regular file"
+             1g and with a rate, operations 1/s to 1000m/s, the file of a capture a regular file"
         ),
         _ => bail!(error),
     }

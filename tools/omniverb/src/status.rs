@@ -3,7 +3,7 @@
 use crate::operator_connection::Operator;
 use crate::table::{Table, amount};
 use crate::{find_daemon, socket_status, stdout, tenant_connection};
-use omniverb_session::tc_units::show_rate;
+use omniverb_session::tc_units::{show_ops, show_rate};
 use omniverb_terms::Qpn;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -91,10 +91,12 @@ fn people(status: &Value) -> String {
 
 /// A vNIC's own policy, if it differs from most.
 fn policy(vnic: &Value) -> String {
-    match (vnic["datapath"].as_str(), vnic["rate"].as_u64()) {
-        (_, Some(rate)) => format!("  forwarded, rate {}", show_rate(rate)),
-        (Some("forwarded"), None) => "  forwarded".into(),
-        _ => String::new(),
+    let rate = vnic["rate"].as_u64().map(|rate| format!(", rate {}", show_rate(rate)));
+    let ops = vnic["ops"].as_u64().map(|ops| format!(", ops {}", show_ops(ops)));
+    let limits: String = rate.into_iter().chain(ops).collect();
+    match vnic["datapath"].as_str() {
+        None | Some("direct") if limits.is_empty() => String::new(),
+        _ => format!("  forwarded{limits}"),
     }
 }
 

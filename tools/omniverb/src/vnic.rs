@@ -10,10 +10,10 @@ use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions, VnicOption
 use omniverb_session::faults::Faults;
 use omniverb_session::operator::{
     ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
-    DisconnectVnic, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
+    DisconnectVnic, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_OPS, SET_RATE, SetVnic,
     VNIC_NAME_BYTES, VnicChanged,
 };
-use omniverb_session::tc_units::{show_rate, show_size};
+use omniverb_session::tc_units::{show_ops, show_rate, show_size};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ pub(crate) fn set(
 }
 
 fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
-    let PolicyOptions { datapath, rate, burst, adoption, faults } = policy;
+    let PolicyOptions { datapath, rate, burst, ops, adoption, faults } = policy;
     let given = |option: bool, bit| if option { bit } else { 0 };
     if objects::is_nothing(policy) {
         bail!("one option at least is required: see omniverb vnic set --help");
@@ -52,6 +52,7 @@ fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
         what: given(datapath.is_some(), SET_DATAPATH)
             | given(rate.is_some(), SET_RATE)
             | given(burst.is_some(), SET_BURST)
+            | given(ops.is_some(), SET_OPS)
             | given(adoption.is_some(), SET_ADOPTION)
             | given(faults.is_some(), SET_FAULTS),
         datapath: match datapath {
@@ -66,7 +67,7 @@ fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
             Some(AdoptionValue::Off) => ADOPTION_OFF,
             _ => ADOPTION_EXACT,
         },
-        reserved: 0,
+        operations_per_second: ops.map_or(0, |ops| ops.0),
     })
 }
 
@@ -79,6 +80,8 @@ fn said(name: &str, changed: &VnicChanged) -> String {
         faults,
         adoption,
         shares_limit,
+        operations_per_second: ops,
+        reserved: _,
     } = *changed;
     let limited = bits_per_second != 0;
     let datapath = match datapath {
@@ -86,6 +89,7 @@ fn said(name: &str, changed: &VnicChanged) -> String {
             "forwarded (because of a rate that it shares)"
         }
         DATAPATH_DIRECT if limited => "forwarded (because of its rate)",
+        DATAPATH_DIRECT if ops != 0 => "forwarded (because of its operations)",
         DATAPATH_DIRECT if !faults.is_nothing() => "forwarded (because of its faults)",
         DATAPATH_DIRECT => "direct",
         _ => "forwarded",
@@ -99,13 +103,17 @@ fn said(name: &str, changed: &VnicChanged) -> String {
         true => adoption.to_owned(),
         false => format!("{adoption}, faults {}", faults.show()),
     };
+    let ops = match ops {
+        0 => String::new(),
+        ops => format!(", ops {}", show_ops(ops.into())),
+    };
     let mut out = match limited {
         true => format!(
-            "{name}: rate {} burst {}, datapath {datapath}{faults}\n",
+            "{name}: rate {} burst {}{ops}, datapath {datapath}{faults}\n",
             show_rate(bits_per_second),
             show_size(burst_bytes)
         ),
-        false => format!("{name}: no rate limit, datapath {datapath}{faults}\n"),
+        false => format!("{name}: no rate limit{ops}, datapath {datapath}{faults}\n"),
     };
     if direct_links > 0 && datapath != "direct" {
         out += &format!(
@@ -145,6 +153,7 @@ fn people(found: &Value) -> String {
         "adoption",
         "rate",
         "burst",
+        "ops",
         "shared rates",
         "direct links",
         "faults",
@@ -161,6 +170,7 @@ fn people(found: &Value) -> String {
             text("adoption"),
             number("rate").map_or("none".into(), show_rate),
             number("burst").map_or("-".into(), show_size),
+            number("ops").map_or("none".into(), show_ops),
             shared_rates(vnic),
             number("direct_links").unwrap_or(0).to_string(),
             vnic["faults"].as_str().unwrap_or("none").to_owned(),
@@ -170,13 +180,15 @@ fn people(found: &Value) -> String {
     if text.is_empty() { "no vNIC has processes or was given a policy\n".into() } else { text }
 }
 
-/// Rates that a vNIC has in common with others: `policy gold 5gbit`.
+/// Rates that a vNIC has in common with others: `policy gold 5gbit 100k/s`.
 fn shared_rates(vnic: &Value) -> String {
     let limits = vnic["shared_limits"].as_array().map_or(&[][..], Vec::as_slice);
     let text = |limit: &Value| {
         let word = |key: &str| limit[key].as_str().unwrap_or("?").to_owned();
-        let rate = limit["rate"].as_u64().map_or("?".into(), show_rate);
-        format!("{} {} {rate}", word("of"), word("name"))
+        let rate = limit["rate"].as_u64().map(|rate| format!(" {}", show_rate(rate)));
+        let ops = limit["ops"].as_u64().map(|ops| format!(" {}", show_ops(ops)));
+        let limits = rate.into_iter().chain(ops).collect::<String>();
+        format!("{} {}{limits}", word("of"), word("name"))
     };
     if limits.is_empty() {
         "-".into()
@@ -215,6 +227,9 @@ mod tests {
         assert_eq!((none.what, none.bits_per_second), (SET_RATE, 0));
         let faults = change("--faults loss=1%,delay=2ms").unwrap();
         assert_eq!((faults.what, faults.faults.loss), (SET_FAULTS, 10_000));
+        let ops = change("--ops 100k").unwrap();
+        assert_eq!((ops.what, ops.operations_per_second), (SET_OPS, 100_000));
+        assert_eq!(change("--ops none").unwrap().operations_per_second, 0);
         assert!(change("--faults none").unwrap().faults.is_nothing());
         for (word, value) in
             [("exact", ADOPTION_EXACT), ("trusting", ADOPTION_TRUSTING), ("off", ADOPTION_OFF)]
@@ -232,6 +247,7 @@ mod tests {
             ("--rate fast", "\"fast\""),
             ("--rate 0", "let nothing pass"),
             ("--speed 5", "--speed"),
+            ("--ops 0", "1/s to"),
             ("--rate 1mbit --rate 2mbit", "multiple times"),
             ("--adoption maybe", "exact, trusting, off"),
             ("--datapath fast", "direct, forwarded"),
@@ -254,6 +270,8 @@ mod tests {
             faults: Faults::default(),
             adoption: ADOPTION_EXACT,
             shares_limit: 0,
+            operations_per_second: 0,
+            reserved: 0,
         };
         let text = said("host", &changed);
         assert!(
@@ -262,6 +280,11 @@ mod tests {
         );
         changed.bits_per_second = 0;
         assert_eq!(said("host", &changed), "host: no rate limit, datapath direct\n");
+        changed.operations_per_second = 100_000;
+        let text = said("host", &changed);
+        let counted = "no rate limit, ops 100k/s, datapath forwarded (because of its operations)";
+        assert!(text.contains(counted), "{text}");
+        changed.operations_per_second = 0;
         changed.adoption = ADOPTION_OFF;
         let off = "host: no rate limit, datapath direct, adoption off\n";
         assert_eq!(said("host", &changed), off);
@@ -277,14 +300,15 @@ mod tests {
             {"name": "host", "namespace": 4_026_531_840_u64, "processes": 2,
              "datapath": "forwarded", "rate": 20_000_000,
              "burst": 65536, "adoption": "off", "direct_links": 1, "faults": "loss=1%,seed=1",
-             "shared_limits": [{"of": "policy", "name": "gold", "rate": 5_000_000_000_u64}]}]});
+             "shared_limits": [{"of": "policy", "name": "gold", "rate": 5_000_000_000_u64,
+                                "ops": 1500}]}]});
         let text = people(&found);
         assert!(
             text.contains("4026531840") && text.contains("20mbit") && text.contains("64k"),
             "{text}"
         );
         assert!(text.contains("loss=1%,seed=1\n"), "{text}");
-        assert!(text.contains("policy gold 5gbit"), "{text}");
+        assert!(text.contains("policy gold 5gbit 1500/s"), "{text}");
         assert!(people(&Value::Null).contains("no vNIC"));
     }
 }

@@ -3,32 +3,56 @@
 //! A tenant is a group. A policy for all of its vNICs together is a group within each tenant that
 //! has such vNICs: all these groups share one limit. A group is made when the first vNIC needs it.
 //! It is told to the engine before the vNICs that are in it, and closed when none of them is left.
+//! Limits of bytes and of operations have groups of their own.
 
-use omniverb_engine::{Command, Limit, LimitGroup, SharedLimiter};
+use omniverb_engine::{Command, Limit, LimitGroup, LimitUnit, SharedLimiter};
 use omniverb_tenancy::{RateLimit, TenantId};
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 /// Limits that a vNIC has in common with others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedLimits {
     pub(crate) tenant: TenantId,
-    /// That of all vNICs of the tenant.
-    pub(crate) of_tenant: Option<RateLimit>,
-    /// The policy that is for all of its vNICs together, and its limit.
-    pub(crate) of_policy: Option<(String, RateLimit)>,
+    /// What they may send together.
+    pub(crate) rate: CommonLimits<RateLimit>,
+    /// How many operations they may begin together per second.
+    pub(crate) ops: CommonLimits<NonZeroU32>,
 }
 
-impl SharedLimits {
+/// Limits of one unit that a vNIC has in common with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommonLimits<T> {
+    /// That of all vNICs of the tenant.
+    pub(crate) of_tenant: Option<T>,
+    /// The policy that is for all of its vNICs together, and its limit.
+    pub(crate) of_policy: Option<(String, T)>,
+}
+
+impl<T> Default for CommonLimits<T> {
+    fn default() -> CommonLimits<T> {
+        CommonLimits { of_tenant: None, of_policy: None }
+    }
+}
+
+impl<T> CommonLimits<T> {
     /// Whether there is one.
     pub(crate) fn is_any(&self) -> bool {
         self.of_tenant.is_some() || self.of_policy.is_some()
     }
 
-    /// The group that the vNIC is in, if it is in any.
-    fn group(&self) -> Option<Key> {
+    /// In other words.
+    pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> CommonLimits<U> {
+        let CommonLimits { of_tenant, of_policy } = self;
+        let of_policy = of_policy.map(|(name, limit)| (name, of(limit)));
+        CommonLimits { of_tenant: of_tenant.map(of), of_policy }
+    }
+
+    /// The group that a vNIC of this tenant is in, if it is in any.
+    fn group(&self, tenant: TenantId) -> Option<Key> {
         let policy = self.of_policy.as_ref().map(|(name, _)| name.clone());
-        self.is_any().then_some(Key { tenant: self.tenant, policy })
+        self.is_any().then_some(Key { tenant, policy })
     }
 }
 
@@ -51,41 +75,54 @@ impl Key {
 struct Group {
     number: LimitGroup,
     /// The limit that the engine was told last.
-    limit: Option<RateLimit>,
+    limit: Option<Limit>,
     /// vNICs, and groups, in it.
     members: usize,
 }
 
 /// The limits of a served vNIC: its own, and those of its groups. If any of them changes the engine
 /// gets the vNIC's limits again: notices of delay are part of the limit.
-type Placed = (Option<RateLimit>, SharedLimits);
+type Placed = (Option<Limit>, (TenantId, CommonLimits<Limit>));
 
-/// Groups by their tenants and policies, and which vNIC is in which.
-#[derive(Debug, Default)]
+/// Groups by their tenants and policies, and which vNIC is in which: those of one unit.
+#[derive(Debug)]
 pub(super) struct LimitGroups {
+    unit: LimitUnit,
     groups: BTreeMap<Key, Group>,
     /// Limits by the policy, or the tenant, that they are of.
-    limiters: BTreeMap<Key, (RateLimit, SharedLimiter)>,
+    limiters: BTreeMap<Key, (Limit, SharedLimiter)>,
     vnics: BTreeMap<VnicId, Placed>,
     last: u64,
 }
 
-fn in_words_of_engine(limit: RateLimit) -> Limit {
+/// A rate as the engine has it.
+pub(super) fn of_rate(limit: RateLimit) -> Limit {
     let RateLimit { bits_per_second, burst_bytes } = limit;
     Limit { bits_per_second, burst_bytes }
 }
 
+/// A limit of operations as the engine has it.
+pub(super) fn of_ops(per_second: NonZeroU32) -> Limit {
+    Limit::of_operations(per_second.get())
+}
+
 impl LimitGroups {
+    /// No groups yet; their limits count this.
+    pub(super) fn new(unit: LimitUnit) -> LimitGroups {
+        let (groups, limiters, vnics) = Default::default();
+        LimitGroups { unit, groups, limiters, vnics, last: 0 }
+    }
+
     /// The commands to the engine, in this order, that make these limits hold for a vNIC.
     pub(super) fn limit(
         &mut self,
         vnic: VnicId,
-        limit: Option<RateLimit>,
-        shared: &SharedLimits,
+        limit: Option<Limit>,
+        (tenant, shared): (TenantId, CommonLimits<Limit>),
         now: u64,
     ) -> Vec<Command> {
         let mut commands = Vec::new();
-        let place = shared.group();
+        let place = shared.group(tenant);
         if let Some(place) = &place {
             let outer = Key { tenant: place.tenant, policy: None };
             self.set(&outer, shared.of_tenant, None, now, &mut commands);
@@ -93,7 +130,7 @@ impl LimitGroups {
                 self.set(place, Some(*of_policy), Some(&outer), now, &mut commands);
             }
         }
-        let placed = (limit, shared.clone());
+        let placed = (limit, (tenant, shared));
         if self.vnics.get(&vnic) == Some(&placed) {
             return commands;
         }
@@ -103,8 +140,7 @@ impl LimitGroups {
         });
         self.leave(vnic);
         self.vnics.insert(vnic, placed);
-        let limit = limit.map(in_words_of_engine);
-        commands.push(Command::SetLimit { vnic, limit, group });
+        commands.push(Command::SetLimit { unit: self.unit, vnic, limit, group });
         commands
     }
 
@@ -112,7 +148,7 @@ impl LimitGroups {
     fn set(
         &mut self,
         key: &Key,
-        limit: Option<RateLimit>,
+        limit: Option<Limit>,
         within: Option<&Key>,
         now: u64,
         commands: &mut Vec<Command>,
@@ -131,15 +167,16 @@ impl LimitGroups {
         let new = Group { number: LimitGroup(self.last), limit, members: 0 };
         let group = self.groups.entry(key.clone()).or_insert(new);
         group.limit = limit;
-        commands.push(Command::SetGroup { group: group.number, within, limit: shared });
+        let (unit, group) = (self.unit, group.number);
+        commands.push(Command::SetGroup { unit, group, within, limit: shared });
     }
 
     /// The limiter that all groups of a policy share, or one of a tenant.
-    fn limiter(&mut self, key: &Key, limit: RateLimit, now: u64) -> SharedLimiter {
-        let new = || (limit, SharedLimiter::new(in_words_of_engine(limit), now));
+    fn limiter(&mut self, key: &Key, limit: Limit, now: u64) -> SharedLimiter {
+        let new = || (limit, SharedLimiter::new(limit, now));
         let (current, limiter) = self.limiters.entry(key.of_limiter()).or_insert_with(new);
         if *current != limit {
-            limiter.change(in_words_of_engine(limit), now);
+            limiter.change(limit, now);
             *current = limit;
         }
         limiter.clone()
@@ -147,7 +184,9 @@ impl LimitGroups {
 
     /// A vNIC is not served any more.
     pub(super) fn leave(&mut self, vnic: VnicId) {
-        if let Some(key) = self.vnics.remove(&vnic).and_then(|(_, shared)| shared.group()) {
+        if let Some(key) =
+            self.vnics.remove(&vnic).and_then(|(_, (tenant, shared))| shared.group(tenant))
+        {
             self.lose_member(&key);
         }
     }
@@ -167,7 +206,7 @@ impl LimitGroups {
             };
             let gone: Vec<_> = self.groups.extract_if(.., is_empty).collect();
             for (key, group) in gone {
-                commands.push(Command::CloseGroup { group: group.number });
+                commands.push(Command::CloseGroup { unit: self.unit, group: group.number });
                 if is_inner {
                     self.lose_member(&Key { tenant: key.tenant, policy: None });
                 }

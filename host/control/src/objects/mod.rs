@@ -52,7 +52,7 @@ use std::time::Duration;
 use tenant_keys::TenantKeys;
 pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
-    OperationRateValue, RateValue, SizeValue,
+    OperationRateValue, OpsValue, RateValue, SizeValue,
 };
 use virtual_places::VirtualPlaces;
 
@@ -446,8 +446,8 @@ impl Objects {
         let object = object.unwrap_or(&none);
         let tenant = object.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
         let tenant = self.numbers.get(tenant).copied().unwrap_or_default();
-        let (of_tenant, of_policy) = self.all.shared_limits(object);
-        SharedLimits { tenant, of_tenant, of_policy }
+        let (rate, ops) = (self.all.shared_rate(object), self.all.shared_ops(object));
+        SharedLimits { tenant, rate, ops }
     }
 
     /// The name of a vNIC's object.

@@ -9,8 +9,9 @@ use super::remote_vnic::{RemoteVnic, parse_name};
 use super::rule_value::RuleValue;
 use super::value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
-    OperationRateValue, RateValue, SizeValue,
+    OperationRateValue, OpsValue, RateValue, SizeValue,
 };
+use crate::engine::CommonLimits;
 use omniverb_session::tc_units::burst_for;
 use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleOrigin, RuleSet, SharedLimit, TenantId};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub struct Tenant {
     /// What they may send at once above the rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<SizeValue>,
+    /// Operations that they may begin together per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops: Option<OpsValue>,
     /// By what packets of its vNICs are encrypted between hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encryption: Option<EncryptionValue>,
@@ -104,7 +108,10 @@ pub struct PolicyObject {
     /// Bytes that it may send at once above the rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<SizeValue>,
-    /// Whether the rate is for each vNIC or shared.
+    /// Operations that a vNIC may begin per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops: Option<OpsValue>,
+    /// Whether rate and operations are for each vNIC or shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeValue>,
     /// What happens to packets that arrive.
@@ -169,6 +176,9 @@ pub struct VnicObject {
     /// As in a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<SizeValue>,
+    /// As in a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops: Option<OpsValue>,
     /// As in a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultsValue>,
@@ -440,6 +450,7 @@ impl ObjectSet {
             datapath: vnic.datapath,
             rate: vnic.rate,
             burst: vnic.burst,
+            ops: vnic.ops,
             faults: vnic.faults,
             adoption: vnic.adoption,
             ..PolicyObject::default()
@@ -468,29 +479,47 @@ impl ObjectSet {
             if object.rate.is_some() && !object.is_shared() {
                 policy.limit = limit(object.rate, object.burst).unwrap_or(policy.limit);
             }
+            if let Some(OpsValue(ops)) = object.ops.filter(|_| !object.is_shared()) {
+                policy.operations = NonZeroU32::new(ops);
+            }
         }
-        let (of_tenant, of_policy) = self.shared_limits(vnic);
-        if of_tenant.is_some() || of_policy.is_some() {
+        if self.shared_rate(vnic).is_any() || self.shared_ops(vnic).is_any() {
             policy.shared_limit = SharedLimit::Exists;
         }
         policy
     }
 
-    /// The limits that a vNIC has in common with others: that of its tenant, and that of the last
-    /// of its policies that has one for all of its vNICs together.
-    pub(crate) fn shared_limits(
+    /// The rates that a vNIC has in common with others.
+    pub(crate) fn shared_rate(&self, vnic: &VnicObject) -> CommonLimits<RateLimit> {
+        self.shared(
+            vnic,
+            |tenant| limit(tenant.rate, tenant.burst).ok()?,
+            |policy| policy.rate.map(|_| limit(policy.rate, policy.burst).ok()?),
+        )
+    }
+
+    /// The operations per second that a vNIC has in common with others.
+    pub(crate) fn shared_ops(&self, vnic: &VnicObject) -> CommonLimits<NonZeroU32> {
+        let number = |ops: OpsValue| NonZeroU32::new(ops.0);
+        self.shared(vnic, |tenant| number(tenant.ops?), |policy| policy.ops.map(number))
+    }
+
+    /// What a vNIC has in common with others: with those of its tenant, and with those of the last
+    /// of its policies that says something of it for all of its vNICs together.
+    fn shared<T>(
         &self,
         vnic: &VnicObject,
-    ) -> (Option<RateLimit>, Option<(String, RateLimit)>) {
+        of_tenant: impl FnOnce(&Tenant) -> Option<T>,
+        of_policy: impl Fn(&PolicyObject) -> Option<Option<T>>,
+    ) -> CommonLimits<T> {
         let tenant = self.tenant.get(vnic.tenant.as_deref().unwrap_or(DEFAULT_TENANT));
-        let of_tenant = tenant.and_then(|tenant| limit(tenant.rate, tenant.burst).ok()?);
         let named = vnic.policies.iter().filter_map(|name| Some((name, self.policy.get(name)?)));
-        let last = named.rev().find(|(_, object)| object.is_shared() && object.rate.is_some());
-        let of_policy = last.and_then(|(name, object)| {
-            let limit = limit(object.rate, object.burst).ok()??;
-            Some((name.clone(), limit))
-        });
-        (of_tenant, of_policy)
+        let mut shared = named.rev().filter(|(_, object)| object.is_shared());
+        let last = shared.find_map(|(name, object)| Some((name, of_policy(object)?)));
+        CommonLimits {
+            of_tenant: tenant.and_then(of_tenant),
+            of_policy: last.and_then(|(name, limit)| Some((name.clone(), limit?))),
+        }
     }
 }
 

@@ -49,6 +49,10 @@ words! {
     /// Control operations per second, as `1000/s`; 0, or `none`: no limit.
     OperationRateValue(u32), operation_rate,
         |rate| if *rate == 0 { "none".into() } else { format!("{rate}/s") };
+    /// Operations of the data path per second, as `100k`; 0, or `none`: no limit.
+    OpsValue(u32),
+        |text| if text == "none" { Ok(0) } else { tc_units::ops(text) },
+        |ops| if *ops == 0 { "none".into() } else { format!("{ops}/s") };
     /// Whether a policy's rate is for each vNIC or shared.
     ModeValue(Mode), mode, |mode| if *mode == Mode::Each { "each" } else { "shared" }.into();
 }

@@ -105,7 +105,7 @@ impl EnginePorts<'_> {
                     self.warn_of_underlay(vnic, place.underlay, &error);
                 }
                 let policy = self.tables.policy(vnic);
-                self.engine.limit(vnic, policy.limit, &self.objects.shared_limits(vnic));
+                self.engine.limit(vnic, &policy, self.objects.shared_limits(vnic));
                 if policy.encryption.is_some() {
                     self.set_encryption(vnic);
                 }

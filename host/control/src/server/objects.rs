@@ -205,7 +205,7 @@ impl EnginePorts<'_> {
         self.apply_place(key);
         let policy = self.tables.policy(key);
         if self.vnics.has_port(key) {
-            self.engine.limit(key, policy.limit, &self.objects.shared_limits(key));
+            self.engine.limit(key, &policy, self.objects.shared_limits(key));
             if policy.faults != before.faults {
                 self.engine.faults(key, policy.faults);
             }

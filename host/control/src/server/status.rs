@@ -182,6 +182,7 @@ impl StatusRows<'_> {
             "adoption": vnic.policy.adoption.name(),
             "encryption": self.encryption(vnic.key),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
+            "ops": vnic.policy.operations,
             "faults": vnic.policy.faults.map(|faults| faults.show()),
         })
     }

@@ -87,7 +87,7 @@ impl Bench {
             burst_bytes: 0,
             faults: Default::default(),
             adoption: 0,
-            reserved: 0,
+            operations_per_second: 0,
         };
         self.server.engine_ports().set_vnic(vnic, &change).map(drop)
     }

@@ -1,6 +1,7 @@
 //! Serves what an operator asks about vNICs: their datapaths, limits and faults.
 
 use crate::attachment_identity::Evidence;
+use crate::engine::SharedLimits;
 use crate::journal::Level;
 use crate::objects::ObjectKind;
 use crate::roce_port::PortUse;
@@ -15,7 +16,9 @@ use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{RateLimit, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 impl EnginePorts<'_> {
@@ -163,6 +166,7 @@ impl StatusRows<'_> {
             "encryption": self.encryption(key),
             "rate": policy.limit.map(|limit| limit.bits_per_second),
             "burst": policy.limit.map(|limit| limit.burst_bytes),
+            "ops": policy.operations,
             "shared_limits": self.shared_limits_row(key),
             "control_rate": policy.control.operations,
             "qp_rate": policy.control.queue_pairs_per_second,
@@ -175,18 +179,34 @@ impl StatusRows<'_> {
         })
     }
 
-    /// Limits that a vNIC has in common with others.
+    /// Limits that a vNIC has in common with others: a row for its tenant, and for each policy.
     fn shared_limits_row(&self, key: VnicId) -> Vec<Value> {
-        let row = |kind: ObjectKind, name: &str, limit: RateLimit| {
-            let RateLimit { bits_per_second, burst_bytes } = limit;
-            let (rate, burst) = (bits_per_second, burst_bytes);
-            json!({ "of": kind.word(), "name": name, "rate": rate, "burst": burst })
+        let SharedLimits { rate, ops, .. } = self.objects.shared_limits(key);
+        let row = |kind: ObjectKind, name: &str, rate: Option<RateLimit>, ops| {
+            json!({
+                "of": kind.word(),
+                "name": name,
+                "rate": rate.map(|limit| limit.bits_per_second),
+                "burst": rate.map(|limit| limit.burst_bytes),
+                "ops": ops,
+            })
         };
-        let shared = self.objects.shared_limits(key);
-        let tenant = shared.of_tenant;
-        let of_tenant =
-            tenant.map(|limit| row(ObjectKind::Tenant, self.objects.tenant_of(key), limit));
-        let of_policy = shared.of_policy.map(|(name, limit)| row(ObjectKind::Policy, &name, limit));
-        of_tenant.into_iter().chain(of_policy).collect()
+        let mut rows = Vec::new();
+        if rate.of_tenant.is_some() || ops.of_tenant.is_some() {
+            let tenant = self.objects.tenant_of(key);
+            rows.push(row(ObjectKind::Tenant, tenant, rate.of_tenant, ops.of_tenant));
+        }
+        let mut policies: BTreeMap<String, (Option<RateLimit>, Option<NonZeroU32>)> =
+            BTreeMap::new();
+        if let Some((name, limit)) = rate.of_policy {
+            policies.entry(name).or_default().0 = Some(limit);
+        }
+        if let Some((name, limit)) = ops.of_policy {
+            policies.entry(name).or_default().1 = Some(limit);
+        }
+        let of_policy =
+            |(name, (rate, ops)): (&String, &_)| row(ObjectKind::Policy, name, *rate, *ops);
+        rows.extend(policies.iter().map(of_policy));
+        rows
     }
 }

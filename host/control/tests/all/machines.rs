@@ -511,7 +511,7 @@ fn settings_of_a_machine_hold_when_it_comes_back() {
         burst_bytes: 0,
         faults: Default::default(),
         adoption: ADOPTION_OFF,
-        reserved: 0,
+        operations_per_second: 0,
     };
     assert!(matches!(Operator::connect(&daemon).call(set), Said::VnicChanged(_)));
     drop(machine);

@@ -54,7 +54,7 @@ fn rate(vnic: &str) -> SetVnic {
         burst_bytes: 0,
         faults: Faults::default(),
         adoption: 0,
-        reserved: 0,
+        operations_per_second: 0,
     }
 }
 

@@ -30,7 +30,7 @@ fn operators_messages() -> Vec<Said> {
         burst_bytes: 0,
         faults: omniverb_session::faults::Faults::default(),
         adoption: 0,
-        reserved: 0,
+        operations_per_second: 0,
     };
     vec![
         operator::QueryAll { from: Cursor::START }.into(),

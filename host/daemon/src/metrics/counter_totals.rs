@@ -50,6 +50,13 @@ impl PathLabel {
     }
 }
 
+/// What may be sent in a second, as far as that is limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) bits: Option<u64>,
+    pub(super) operations: Option<u64>,
+}
+
 /// A vNIC in one sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Vnic {
@@ -59,8 +66,8 @@ pub(super) struct Vnic {
     pub(super) memory_regions: u64,
     pub(super) links: u64,
     pub(super) cm_ids: u64,
-    /// Bits per second, if it has a limit of its own.
-    pub(super) limit: Option<u64>,
+    /// Its own limits.
+    pub(super) limits: Limits,
     pub(super) encryption: String,
     /// Calls that the daemon refused its processes, by the error.
     pub(super) refused: BTreeMap<String, u64>,
@@ -91,9 +98,9 @@ pub(super) struct Sample {
     /// Threads that hang.
     pub(super) stuck: u64,
     pub(super) vnics: BTreeMap<String, Vnic>,
-    /// Limits of tenants and policies in bits per second, by their names; those without one, too.
-    pub(super) tenants: BTreeMap<String, Option<u64>>,
-    pub(super) policies: BTreeMap<String, Option<u64>>,
+    /// Limits of tenants and policies by their names; those without one, too.
+    pub(super) tenants: BTreeMap<String, Limits>,
+    pub(super) policies: BTreeMap<String, Limits>,
 }
 
 /// The last sample, and sums.
@@ -230,7 +237,11 @@ mod tests {
 
     fn sample(vnics: impl IntoIterator<Item = (&'static str, Vnic)>) -> Sample {
         let vnics = vnics.into_iter().map(|(name, vnic)| (name.to_owned(), vnic)).collect();
-        Sample { vnics, policies: [("gold".to_owned(), None)].into(), ..Sample::default() }
+        Sample {
+            vnics,
+            policies: [("gold".to_owned(), Limits::default())].into(),
+            ..Sample::default()
+        }
     }
 
     fn paths(totals: &Totals, name: &str) -> [u64; 3] {

@@ -3,7 +3,7 @@
 //! The rows are those of `omniverb status --json`. The thread that decides answers piece by piece
 //! between its other work, so a scrape holds nothing up.
 
-use super::counter_totals::{PathLabel, QueuePair, Sample, Vnic};
+use super::counter_totals::{Limits, PathLabel, QueuePair, Sample, Vnic};
 use anyhow::{Context, ensure};
 use omniverb_operator::counter_rows::{add_wrapping, counts, number, packets};
 use omniverb_operator::{Connection, each_row};
@@ -147,11 +147,13 @@ impl Rows {
     fn object(&mut self, row: &Value) {
         let (name, fields) = (text(row, "name"), &row["fields"]);
         let rate = &fields["rate"];
-        let limit = rate.as_str().and_then(|rate| tc_units::rate(rate).ok()).or(rate.as_u64());
-        let limit = limit.filter(|rate| *rate > 0);
+        let bits = rate.as_str().and_then(|rate| tc_units::rate(rate).ok()).or(rate.as_u64());
+        let operations = fields["ops"].as_str().and_then(|ops| tc_units::ops(ops).ok());
+        let limits =
+            Limits { bits: bits.filter(|rate| *rate > 0), operations: operations.map(u64::from) };
         match row["kind"].as_str() {
-            Some("tenant") => drop(self.sample.tenants.insert(name, limit)),
-            Some("policy") => drop(self.sample.policies.insert(name, limit)),
+            Some("tenant") => drop(self.sample.tenants.insert(name, limits)),
+            Some("policy") => drop(self.sample.policies.insert(name, limits)),
             Some("address") => {}
             _ => {
                 let policies = fields["policies"].as_array().into_iter().flatten();
@@ -169,7 +171,7 @@ impl Rows {
         let vnic = Vnic {
             tenant: text(row, "tenant"),
             policies: described.cloned().unwrap_or_default(),
-            limit: row["rate"].as_u64(),
+            limits: Limits { bits: row["rate"].as_u64(), operations: row["ops"].as_u64() },
             encryption: text(row, "encryption"),
             refused: refused.map(|(error, n)| (error.clone(), n.as_u64().unwrap_or(0))).collect(),
             faults: [number(faults, "lost"), number(faults, "dropped")],
@@ -217,13 +219,13 @@ mod tests {
 
     #[test]
     fn rows_become_a_sample() {
-        let ended = r#"{"vnic":{"name":"vnic-1","tenant":"blue","object":"web","rate":80,
+        let ended = r#"{"vnic":{"name":"vnic-1","tenant":"blue","object":"web","rate":80,"ops":90,
             "encryption":"psp","refused_calls":{"ENOMEM":2},"injected":{"lost":4,"dropped":1},
             "ended":{"bytes_sent":5,"packets":{"sent":2}}}}"#
             .replace('\n', "");
         let mut rows = rows(&[
             r#"{"object":{"kind":"tenant","name":"blue","fields":{"rate":"8mbit"}}}"#,
-            r#"{"object":{"kind":"policy","name":"gold","fields":{"mode":"each"}}}"#,
+            r#"{"object":{"kind":"policy","name":"gold","fields":{"mode":"each","ops":"2500/s"}}}"#,
             r#"{"object":{"kind":"vnic","name":"web","fields":{"policies":["gold"]}}}"#,
             &ended,
             r#"{"daemon":{"version":"0.1.0","seconds":9,"stuck":[{}]}}"#,
@@ -241,9 +243,12 @@ mod tests {
         add(&mut rows, &ended).unwrap();
         let sample = rows.sample();
         assert_eq!((sample.seconds, sample.stuck), (9, 1));
-        assert_eq!((sample.tenants["blue"], sample.policies["gold"]), (Some(8_000_000), None));
+        let blue = Limits { bits: Some(8_000_000), operations: None };
+        let gold = Limits { bits: None, operations: Some(2500) };
+        assert_eq!((sample.tenants["blue"], sample.policies["gold"]), (blue, gold));
         let vnic = &sample.vnics["vnic-1"];
-        assert_eq!((vnic.limit, vnic.processes, vnic.memory_regions), (Some(80), 1, 2));
+        assert_eq!((vnic.limits.bits, vnic.limits.operations), (Some(80), Some(90)));
+        assert_eq!((vnic.processes, vnic.memory_regions), (1, 2));
         assert_eq!((vnic.links, vnic.cm_ids, vnic.refused["ENOMEM"]), (4, 3, 2));
         assert_eq!((&vnic.policies[..], vnic.faults), (&["gold".to_owned()][..], [4, 1]));
         assert!(vnic.is_consistent);

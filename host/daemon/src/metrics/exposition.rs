@@ -4,7 +4,7 @@
 //! `_total`. Labels are names of vNICs, tenants and policies, words of this file, and names of
 //! errors: no program makes one. A counter that is zero is left out, but for bytes and messages.
 
-use super::counter_totals::{PathLabel, Totals, Vnic, VnicTotals};
+use super::counter_totals::{Limits, PathLabel, Totals, Vnic, VnicTotals};
 use omniverb_operator::counter_rows::{Counter, Counts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
@@ -262,7 +262,7 @@ fn gauges_of_vnics(rows: &[VnicRow<'_>], families: &mut Vec<Family>) {
     }
     families.push(family("omniverb_queue_pairs", "Queue pairs by path", paths));
     type Gauge = (&'static str, &'static str, fn(&Vnic) -> Option<u64>);
-    let gauges: [Gauge; 5] = [
+    let gauges: [Gauge; 6] = [
         ("omniverb_processes", "Processes with an open device", |vnic| Some(vnic.processes)),
         ("omniverb_memory_regions", "Memory regions with remote access", |vnic| {
             Some(vnic.memory_regions)
@@ -272,7 +272,12 @@ fn gauges_of_vnics(rows: &[VnicRow<'_>], families: &mut Vec<Family>) {
         (
             "omniverb_vnic_limit_bits_per_second",
             "What it may send in a second, if it has a rate of its own",
-            |vnic| vnic.limit,
+            |vnic| vnic.limits.bits,
+        ),
+        (
+            "omniverb_vnic_limit_operations_per_second",
+            "Operations that it may begin in a second, if it has a limit of its own",
+            |vnic| vnic.limits.operations,
         ),
     ];
     for (name, help, value) in gauges {
@@ -303,7 +308,7 @@ fn counters(rows: impl Iterator<Item = (Labels, u64)>) -> Vec<(Labels, Value)> {
 /// Sums of a kind of groups, and limits of those that were described.
 fn of_groups(
     kind: &'static str,
-    (sums, limits): (&BTreeMap<String, Counts>, &BTreeMap<String, Option<u64>>),
+    (sums, limits): (&BTreeMap<String, Counts>, &BTreeMap<String, Limits>),
     counted: &BTreeMap<&str, u64>,
     families: &mut Vec<Family>,
 ) {
@@ -323,10 +328,18 @@ fn of_groups(
     families.push(family(&format!("omniverb_{kind}_vnics"), "vNICs that belong to it", {
         rows.collect()
     }));
-    let rows =
-        limits.iter().filter_map(|(name, limit)| Some((labels(name), Value::Gauge((*limit)?))));
-    let name = format!("omniverb_{kind}_limit_bits_per_second");
-    families.push(family(&name, "Its rate, if it has one", rows.collect()));
+    type Limit = (&'static str, &'static str, fn(&Limits) -> Option<u64>);
+    let of_both: [Limit; 2] = [
+        ("bits", "Its rate, if it has one", |limits| limits.bits),
+        ("operations", "Operations in a second, if they are limited", |limits| limits.operations),
+    ];
+    for (unit, help, limit) in of_both {
+        let rows = limits
+            .iter()
+            .filter_map(|(name, limits)| Some((labels(name), Value::Gauge(limit(limits)?))));
+        let name = format!("omniverb_{kind}_limit_{unit}_per_second");
+        families.push(family(&name, help, rows.collect()));
+    }
 }
 
 #[cfg(test)]
@@ -342,7 +355,7 @@ mod tests {
             policies: vec!["gold".into()],
             processes: 2,
             memory_regions: 7,
-            limit: Some(8_000_000),
+            limits: Limits { bits: Some(8_000_000), operations: Some(500) },
             encryption: "psp, but UDP port 1000 cannot be opened".into(),
             refused: [("ENOMEM".to_owned(), 3)].into(),
             faults: [0, 9],
@@ -351,11 +364,12 @@ mod tests {
             ..Vnic::default()
         };
         let quiet = Vnic { tenant: "default".into(), ..Vnic::default() };
+        let gold = Limits { bits: Some(80), operations: Some(70) };
         let mut totals = Totals::default();
         totals.update(Sample {
             version: "0.1.0".into(),
             vnics: [("vnic-1".to_owned(), vnic), ("host".to_owned(), quiet)].into(),
-            policies: [("gold".to_owned(), Some(80)), ("other".to_owned(), None)].into(),
+            policies: [("gold".to_owned(), gold), ("other".to_owned(), Limits::default())].into(),
             ..Sample::default()
         });
         totals
@@ -383,6 +397,8 @@ mod tests {
         let quiet = r#"vnic="host",tenant="default""#;
         has(&format!("omniverb_port_data_received_bytes_total{{{quiet},path=\"unknown\"}} 0"));
         has("omniverb_policy_limit_bits_per_second{policy=\"gold\"} 80");
+        has(&format!("omniverb_vnic_limit_operations_per_second{{{labels}}} 500"));
+        has("omniverb_policy_limit_operations_per_second{policy=\"gold\"} 70");
         has("omniverb_policy_vnics{policy=\"other\"} 0");
         has("omniverb_policy_packets_transmitted_total{policy=\"gold\"} 5");
         has("omniverb_tenant_vnics{tenant=\"default\"} 1");

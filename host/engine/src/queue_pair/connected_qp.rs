@@ -10,7 +10,8 @@ use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Refusal, Service};
 use omniverb_transport::{
-    Connection, Counters, Ecn, Event, LateAnswer, RunOutcome, Status, Transmit, Unreliable,
+    Connection, Counters, Ecn, Event, LateAnswer, OperationPermit, RunOutcome, Status, Transmit,
+    Unreliable,
 };
 use omniverb_wire::{Packet, WriteRun};
 
@@ -273,6 +274,14 @@ impl Connected {
                     && connection.may_wait()
             }
             _ => false,
+        }
+    }
+
+    /// Whether the next operation may begin; `None`: there is no connection yet, or any more.
+    pub(crate) fn operations(&mut self) -> Option<&mut OperationPermit> {
+        match self.transport.as_mut()? {
+            Transport::Rc(connection) => Some(connection.operations()),
+            Transport::Uc(connection, _) => Some(connection.operations()),
         }
     }
 

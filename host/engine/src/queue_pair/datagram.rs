@@ -9,6 +9,7 @@ use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::{Operations, Psn, Qpn};
+use omniverb_transport::OperationPermit;
 use omniverb_transport::unreliable_datagram::{Address, Message, write};
 use omniverb_wire::{GRH_BYTES, Packet, receive_area};
 use std::net::IpAddr;
@@ -31,6 +32,7 @@ pub(crate) struct Datagrams {
     allowance: Allowance,
     backlog: Backlog,
     pacing: MessagePacing,
+    operations: OperationPermit,
     closed: bool,
     /// Messages of the application are dropped.
     is_mute: bool,
@@ -58,6 +60,7 @@ impl Datagrams {
             backlog: Backlog::new(&allowance),
             allowance,
             pacing: MessagePacing::throttled((qpn, peer_qpn), features, throttle),
+            operations: OperationPermit::default(),
             closed: false,
             is_mute: false,
             rings_since: false,
@@ -113,6 +116,11 @@ impl Datagrams {
         self.pacing.leave();
     }
 
+    /// Whether the next message may leave.
+    pub(crate) fn operations(&mut self) -> &mut OperationPermit {
+        &mut self.operations
+    }
+
     /// Packets from now on take this route.
     pub(crate) fn take_way(&mut self, way: PacketRoute) {
         self.pacing.take_way(way);
@@ -163,9 +171,15 @@ impl Datagrams {
         if record.length > MESSAGE_MAX {
             return Err(Broken);
         }
+        if !self.operations.may_begin() {
+            // The next may be long in coming: the application knows what has left.
+            self.endpoint.publish_requests();
+            return Ok(None);
+        }
         buffer.resize(record.length, 0);
         UserMemory::lend_mut(buffer, |memory| self.endpoint.request_payload(&record, 0, memory));
         self.endpoint.pass_request(&record);
+        self.operations.note_begun();
         let address = Address { destination: self.peer_qpn, queue_key: qkey, source: self.qpn };
         let immediate = (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes());
         let psn = self.psn;

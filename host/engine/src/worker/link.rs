@@ -4,14 +4,14 @@ use super::checked_packet::CheckedPacket;
 use super::missed_doorbell_poll::Recheck;
 use super::pending_work::WorkLeft;
 use super::timers::{Alarm, Due, Timers};
-use crate::command::QpCounters;
+use crate::command::{LimitUnit, PerUnit, QpCounters};
 use crate::network::packet_train::Train;
 use crate::pacing::flow_control::PacketRoute;
 use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_terms::{Operations, Qpn, Service, VnicId};
-use omniverb_transport::{Counters, Ecn, Status};
+use omniverb_transport::{Counters, Ecn, OperationPermit, Status};
 use omniverb_wire::{IcrcFlow, WriteRun};
 
 /// Budget: threads of an application that are woken from naps on one link at once. One naps as a
@@ -64,8 +64,8 @@ pub(super) struct Link {
     alarm: Alarm,
     /// It is in the list of those to be served.
     queued: bool,
-    /// It waits for its vNIC's limit.
-    parked: bool,
+    /// It waits for a limit of its vNIC.
+    parked: PerUnit<bool>,
     /// Its acknowledgement has been waiting for company since then.
     waiting_since: Option<u64>,
     /// When it is looked at again if it waits for its application.
@@ -89,7 +89,7 @@ impl Link {
             bell,
             alarm: Alarm::default(),
             queued: false,
-            parked: false,
+            parked: PerUnit::default(),
             waiting_since: None,
             recheck: Recheck::default(),
             counted: QpCounters::default(),
@@ -147,14 +147,22 @@ impl Link {
         self.queued = false;
     }
 
-    /// Notes that it waits for its vNIC's limit. True: it did not yet.
-    pub(super) fn park(&mut self) -> bool {
-        !std::mem::replace(&mut self.parked, true)
+    /// Notes that it waits for a limit of its vNIC. True: it did not yet.
+    pub(super) fn park(&mut self, unit: LimitUnit) -> bool {
+        !std::mem::replace(self.parked.of(unit), true)
     }
 
     /// It waits no more.
-    pub(super) fn unpark(&mut self) {
-        self.parked = false;
+    pub(super) fn unpark(&mut self, unit: LimitUnit) {
+        *self.parked.of(unit) = false;
+    }
+
+    /// Whether its application's next operation may begin; `None`: it can send none.
+    pub(super) fn operations(&mut self) -> Option<&mut OperationPermit> {
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.operations(),
+            Kind::Datagrams(datagrams) => Some(datagrams.operations()),
+        }
     }
 
     /// Takes what its application did.

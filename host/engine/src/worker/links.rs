@@ -1,6 +1,7 @@
 //! Finds the links of a packet thread: by place, by receiver, and by what is to be served.
 
 use super::link::{Ends, Link, Reason};
+use crate::command::LimitUnit;
 use crate::pacing::fair_schedule::Agenda;
 use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::connected_qp::Connected;
@@ -240,10 +241,10 @@ impl Links {
     }
 
     /// These may send again.
-    pub(super) fn unpark(&mut self, parked: impl IntoIterator<Item = usize>) {
+    pub(super) fn unpark(&mut self, unit: LimitUnit, parked: impl IntoIterator<Item = usize>) {
         for index in parked {
             if let Some(link) = self.get_mut(index) {
-                link.unpark();
+                link.unpark(unit);
             }
             self.touch(index, Reason::News);
         }

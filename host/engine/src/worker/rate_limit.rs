@@ -1,5 +1,10 @@
 //! Holds up the links of a vNIC that has a rate limit, until it is their turn.
 //!
+//! A vNIC has two gates: one for bytes, which every packet passes, and one for operations, which a
+//! link passes before the first packet of each. A link waits for an operation first, takes it
+//! along, and then waits for its bytes. So what belongs to an operation that has begun waits for no
+//! other, nor do answers to peers.
+//!
 //! A link that may not send waits here once, and comes out when the pacer says that it is the
 //! vNIC's turn and it is the first in line, or when the vNIC has no limit any more. What is sent is
 //! taken from the limit, and so is what peers are told of the wait. A vNIC whose limit could not be
@@ -7,7 +12,7 @@
 
 use super::link::Link;
 use super::rate_limit_tree::RateLimits;
-use crate::command::LimitGroup;
+use crate::command::{LimitGroup, LimitUnit};
 use omniverb_pacer::{Limit, Limiter, NodeId};
 use omniverb_terms::VnicId;
 use std::collections::VecDeque;
@@ -52,9 +57,10 @@ struct Turn {
     left: u64,
 }
 
-/// The limit of one vNIC, if it has one, and its links that wait for that.
-#[derive(Default)]
+/// One limit of a vNIC, if it has one, and its links that wait for that.
 pub(super) struct Gate {
+    /// What is limited.
+    unit: LimitUnit,
     limited: Option<Limited>,
     /// By their indices, in the order in which they came.
     waiting: VecDeque<usize>,
@@ -62,6 +68,11 @@ pub(super) struct Gate {
 }
 
 impl Gate {
+    /// Without a limit.
+    pub(super) fn new(unit: LimitUnit) -> Gate {
+        Gate { unit, limited: None, waiting: VecDeque::new(), turn: None }
+    }
+
     /// Another limit or group, or none; the links that wait no more. If it cannot be put in place
     /// nothing is sent: see [`Gate::is_closed`].
     pub(super) fn set_limit(
@@ -120,7 +131,7 @@ impl Gate {
     ) -> Result<(), u64> {
         let Some(Limited { leaf, .. }) = self.limited else { return Ok(()) };
         let Some(leaf) = leaf else {
-            if link.park() {
+            if link.park(self.unit) {
                 self.waiting.push_back(index);
             }
             return Err(now.saturating_add(CLOSED));
@@ -133,7 +144,7 @@ impl Gate {
         if may {
             return Ok(());
         }
-        if link.park() {
+        if link.park(self.unit) {
             self.waiting.push_back(index);
         }
         // In a turn it is said at its end that more is wanted.
@@ -212,12 +223,13 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::PerUnit;
     use crate::kept_memory::Allowance;
     use crate::queue_pair::datagram::Datagrams;
     use crate::testing::fuzz::end;
     use crate::worker::link::{Ends, Kind};
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-    use omniverb_pacer::SharedLimiter;
+    use omniverb_pacer::{OPERATION, SharedLimiter};
     use omniverb_ring::Window;
     use omniverb_terms::{Qpn, Service};
     use omniverb_wire::IcrcFlow;
@@ -250,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_limited_vnic_waits_once_until_its_turn() {
-        let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
+        let (mut gate, mut limits) = (Gate::new(LimitUnit::Bytes), RateLimits::default());
         let (mut one, mut other) = (link(1), link(2));
         assert_eq!(gate.pass((1, &mut one), &mut limits, 0), Ok(()), "no limit");
         let limit = Limit { bits_per_second: 8_000_000, burst_bytes: 1000 };
@@ -271,7 +283,7 @@ mod tests {
         assert!((at..at + 4096).contains(&now), "{at} {now}");
         assert_eq!(limits.next(now), Some(VnicId(1)));
         assert_eq!(gate.begin_turn(), Some(1));
-        one.unpark();
+        one.unpark(LimitUnit::Bytes);
         assert_eq!(gate.pass((1, &mut one), &mut limits, now), Ok(()));
         assert!(gate.pass((2, &mut other), &mut limits, now).is_err(), "not its turn");
         gate.passed(5000, &mut limits, now);
@@ -279,7 +291,7 @@ mod tests {
         gate.end_turn(&mut limits, now);
         let now = limits.next_at().unwrap();
         assert_eq!((limits.next(now), gate.begin_turn()), (Some(VnicId(1)), Some(2)));
-        other.unpark();
+        other.unpark(LimitUnit::Bytes);
         gate.end_turn(&mut limits, now);
         assert_eq!(
             gate.pass((2, &mut other), &mut limits, now).unwrap_err(),
@@ -294,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_a_train_and_links_take_turns() {
-        let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
+        let (mut gate, mut limits) = (Gate::new(LimitUnit::Bytes), RateLimits::default());
         let mut links = [link(0), link(1)];
         let limit = Limit { bits_per_second: 8_000_000_000, burst_bytes: 1 << 20 };
         gate.set_limit(VnicId(1), (Some(limit), None), &mut limits, 0);
@@ -308,7 +320,7 @@ mod tests {
         while let Some(vnic) = limits.next(now) {
             assert_eq!(vnic, VnicId(1));
             let index = gate.begin_turn().unwrap();
-            links[index].unpark();
+            links[index].unpark(LimitUnit::Bytes);
             let before = sent[index];
             while gate.pass((index, &mut links[index]), &mut limits, now).is_ok() {
                 gate.passed(4096, &mut limits, now);
@@ -331,7 +343,8 @@ mod tests {
         limits.set_group(LimitGroup(4), None, None, 0);
         limits.set_group(group, Some(LimitGroup(4)), Some(shared), 0);
         assert_eq!(limits.of_group(group), Some(limit));
-        let mut gates: Vec<_> = (0..3).map(|_| (Gate::default(), link(0), 0_u64)).collect();
+        let mut gates: Vec<_> =
+            (0..3).map(|_| (Gate::new(LimitUnit::Bytes), link(0), 0_u64)).collect();
         for (n, (gate, link, _)) in (0..).zip(&mut gates) {
             let slow = Limit { bits_per_second: 8_000_000, burst_bytes: 1500 };
             let own = (n == 0).then_some(slow);
@@ -346,7 +359,7 @@ mod tests {
             while let Some(VnicId(n)) = limits.next(now) {
                 let (gate, link, sent) = &mut gates[n as usize];
                 assert_eq!(gate.begin_turn(), Some(0));
-                link.unpark();
+                link.unpark(LimitUnit::Bytes);
                 while gate.pass((0, link), &mut limits, now).is_ok() {
                     gate.passed(1500, &mut limits, now);
                     *sent += 1500;
@@ -367,7 +380,7 @@ mod tests {
         while let Some(VnicId(n)) = limits.next(now + 100_000_000) {
             let (gate, link, _) = &mut gates[n as usize];
             gate.begin_turn();
-            link.unpark();
+            link.unpark(LimitUnit::Bytes);
             while gate.pass((0, link), &mut limits, now + 100_000_000).is_ok() {
                 gate.passed(1500, &mut limits, now + 100_000_000);
                 sent += 1500;
@@ -383,9 +396,39 @@ mod tests {
         assert!(limits.is_empty());
     }
 
+    /// A link waits for an operation and for bytes at once: its answers need no operation.
+    #[test]
+    fn a_link_waits_at_two_gates() {
+        let (mut limits, mut one) = (PerUnit::<RateLimits>::default(), link(1));
+        let mut bytes = Gate::new(LimitUnit::Bytes);
+        let mut operations = Gate::new(LimitUnit::Operations);
+        let limit = Limit { bits_per_second: 8_000_000, burst_bytes: 1500 };
+        bytes.set_limit(VnicId(1), (Some(limit), None), &mut limits.bytes, 0);
+        let limit = Limit::of_operations(1000);
+        operations.set_limit(VnicId(1), (Some(limit), None), &mut limits.operations, 0);
+        assert_eq!(operations.pass((1, &mut one), &mut limits.operations, 0), Ok(()));
+        operations.passed(OPERATION, &mut limits.operations, 0);
+        assert!(operations.pass((1, &mut one), &mut limits.operations, 0).is_err());
+        assert_eq!(bytes.pass((1, &mut one), &mut limits.bytes, 0), Ok(()));
+        bytes.passed(5000, &mut limits.bytes, 0);
+        assert!(bytes.pass((1, &mut one), &mut limits.bytes, 0).is_err());
+        // Each has it once, and lets it go by itself.
+        let now = 10_000_000;
+        assert_eq!(
+            (limits.operations.next(now), operations.begin_turn()),
+            (Some(VnicId(1)), Some(1))
+        );
+        one.unpark(LimitUnit::Operations);
+        operations.passed(OPERATION, &mut limits.operations, now);
+        operations.end_turn(&mut limits.operations, now);
+        assert_eq!(operations.begin_turn(), None);
+        assert_eq!((limits.bytes.next(now), bytes.begin_turn()), (Some(VnicId(1)), Some(1)));
+        assert_eq!(bytes.begin_turn(), None);
+    }
+
     #[test]
     fn a_vnic_whose_limit_cannot_be_put_in_place_sends_nothing() {
-        let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
+        let (mut gate, mut limits) = (Gate::new(LimitUnit::Bytes), RateLimits::default());
         let (mut one, vnic) = (link(0), VnicId(1));
         let limit = Limit { bits_per_second: 8_000_000, burst_bytes: 1500 };
         let group = LimitGroup(5);
@@ -406,7 +449,7 @@ mod tests {
         gate.set_limit(vnic, (None, Some(group)), &mut limits, 0);
         assert!(!gate.is_closed());
         assert_eq!((limits.next(10_000), gate.begin_turn()), (Some(vnic), Some(0)));
-        one.unpark();
+        one.unpark(LimitUnit::Bytes);
         assert_eq!(gate.pass((0, &mut one), &mut limits, 10_000), Ok(()));
         gate.end_turn(&mut limits, 10_000);
         // From a good place into none: not where it was, nor anywhere else.

@@ -8,6 +8,7 @@ use super::recent_connection_ids::SpokenIds;
 use super::report_limits::Reports;
 use super::timers::{Alarm, Due, Timers};
 use super::vnic_tunnel::VnicTunnel;
+use crate::command::{LimitUnit, PerUnit};
 use crate::kept_memory::Allowance;
 use crate::network::early_packets::Unclaimed;
 use crate::network::roce_port::Sockets;
@@ -21,8 +22,8 @@ pub(super) struct Vnic {
     pub(super) sockets: Arc<Sockets>,
     /// The number of its queue pair 1 in packets.
     pub(super) services: Qpn,
-    /// Its limit, and the links that wait for it.
-    pub(super) gate: Gate,
+    /// Its limits, and the links that wait for them.
+    pub(super) gates: PerUnit<Gate>,
     /// Packets for queue pairs that have no link yet.
     pub(super) unclaimed: Unclaimed,
     /// Goes off when some of them are too old.
@@ -58,7 +59,10 @@ impl Vnic {
         Vnic {
             sockets: Arc::new(sockets),
             services,
-            gate: Gate::default(),
+            gates: PerUnit {
+                bytes: Gate::new(LimitUnit::Bytes),
+                operations: Gate::new(LimitUnit::Operations),
+            },
             unclaimed: Unclaimed::new(&allowance),
             early: Alarm::default(),
             allowance,
@@ -94,8 +98,14 @@ impl Vnic {
     }
 
     /// It is gone.
-    pub(super) fn close(&mut self, id: VnicId, timers: &mut Timers, limits: &mut RateLimits) {
-        self.gate.close(limits);
+    pub(super) fn close(
+        &mut self,
+        id: VnicId,
+        timers: &mut Timers,
+        limits: &mut PerUnit<RateLimits>,
+    ) {
+        self.gates.bytes.close(&mut limits.bytes);
+        self.gates.operations.close(&mut limits.operations);
         self.early.cancel(timers, Due::Early(id));
         if let Some(tunnel) = &mut self.tunnel {
             tunnel.close(id, timers);

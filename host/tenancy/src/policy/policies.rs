@@ -6,6 +6,7 @@ use crate::sessions::vnic_identity::Identity;
 use omniverb_session::faults::Faults;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 
 /// Which way traffic within the host takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Policy {
     pub datapath: Datapath,
     /// The rate at which it may send; `None`: unlimited.
     pub limit: Option<RateLimit>,
+    /// Operations that it may begin per second; `None`: unlimited.
+    pub operations: Option<NonZeroU32>,
     /// Faults of packets that arrive for it; `None`: none.
     pub faults: Option<Faults>,
     /// Which pages may be granted.
@@ -77,10 +80,12 @@ pub enum SharedLimit {
 }
 
 impl Policy {
-    /// Whether its send rate is limited.
+    /// Whether what it may send is limited: bytes or operations.
     #[must_use]
     pub fn is_limited(&self) -> bool {
-        self.limit.is_some() || self.shared_limit == SharedLimit::Exists
+        self.limit.is_some()
+            || self.operations.is_some()
+            || self.shared_limit == SharedLimit::Exists
     }
 }
 

@@ -17,6 +17,7 @@ use omniverb_session::body::{Adopted, AttachGroup, CreateQp, Hello, ROLE_VERBS};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 
 /// Rows that are looked through after every step.
 const MANY: usize = 128;
@@ -482,6 +483,7 @@ fn policy(bench: &mut Bench, selector: u8) {
     let policy = Policy {
         datapath: if selector & 16 == 0 { Datapath::Direct } else { Datapath::Forwarded },
         limit: (selector & 32 != 0).then_some(limit),
+        operations: NonZeroU32::new(u32::from(selector & 8)),
         faults: None,
         adoption: Adoption::ALL[usize::from(selector >> 2 & 3) % 3],
         tenant: TenantId(u32::from(selector >> 7)),

@@ -15,6 +15,7 @@ mod write_run;
 use self::probe_after_timeout::ProbeWindow;
 use self::response_timeout::SilenceTimer;
 use crate::congestion::Congestion;
+use crate::operation_permit::OperationPermit;
 use crate::rtt::RoundTrip;
 use crate::segmentation;
 use crate::unwrapped_psn::Sequence;
@@ -93,6 +94,8 @@ pub(crate) struct Requester {
     bursting: bool,
     /// Nothing was sent although there was something, because it is too early.
     paced: bool,
+    /// Whether the next operation may begin.
+    pub(crate) operations: OperationPermit,
 
     early: Option<Time>,
     backoff: u32,
@@ -148,6 +151,7 @@ impl Requester {
             crowded: false,
             bursting: false,
             paced: false,
+            operations: OperationPermit::default(),
             early: None,
             backoff: 0,
             silence: SilenceTimer::default(),

@@ -78,6 +78,10 @@ impl Requester {
             self.paced = true;
             return None;
         }
+        let begins = self.begins_operation(&job);
+        if begins && !self.operations.may_begin() {
+            return None;
+        }
         let (length, last) = if response {
             let extent = known
                 .unwrap_or(Extent { first: self.next, last: job.last.min(self.next + room - 1) });
@@ -89,12 +93,23 @@ impl Requester {
         } else {
             (self.data(now, config, &job, room, datagram, upper)?, self.next)
         };
+        if begins {
+            self.operations.note_begun();
+        }
         self.after_sending(now, config, last);
         Some(length)
     }
 
+    /// Whether the next packet is the first of an operation, and leaves for the first time.
+    fn begins_operation(&self, job: &QueuedRequest) -> bool {
+        self.next == job.first && self.next == self.sent && job.request.place.begins()
+    }
+
     /// Whether what follows the present job may have to wait: then an answer must be on its way.
     fn pauses_after_job(&self) -> bool {
+        if self.operations.is_limited() {
+            return true;
+        }
         let follower = self.jobs.get(self.at + 1);
         follower.is_none_or(|next| next.request.operation.has_response() || next.request.is_fenced)
     }

@@ -2,7 +2,9 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
-use omniverb_transport::{AddressedPackets, Config, Ecn, Operation, Request, RequestId, Status};
+use omniverb_transport::{
+    AddressedPackets, Config, Ecn, GatherOutcome, Operation, Request, RequestId, Status,
+};
 use omniverb_wire::{Packet, PacketPosition, write_notification};
 
 #[test]
@@ -167,4 +169,45 @@ fn an_acknowledgement_is_asked_for_before_what_may_have_to_wait() {
     assert_eq!(end.sent().last().unwrap(), "SEND-ONLY psn 1020 ask");
     end.receive(&ack(1020));
     assert_eq!(end.sent().len(), 1);
+}
+
+#[test]
+fn an_operation_begins_with_a_permit_and_goes_on_without() {
+    let mut end = end();
+    end.connection.operations().require();
+    end.submit(1, SEND, 600);
+    end.submit(2, SEND, 0);
+    assert!(end.sent().is_empty() && end.connection.operations().is_awaited());
+    end.connection.operations().give();
+    let first = ["SEND-FIRST psn 1000", "SEND-MIDDLE psn 1001", "SEND-LAST psn 1002 ask"];
+    assert_eq!(end.sent(), first, "the next one may wait for long: this one asks");
+    assert!(end.connection.operations().is_awaited());
+    // What is sent again has begun.
+    end.receive(&sequence_nak(1001));
+    assert_eq!(end.sent(), first[1..]);
+    // A permit is for one, and is not lost while nothing can be sent.
+    end.connection.operations().give();
+    end.script.gathers.push_back(GatherOutcome::Later);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1003 ask"]);
+    end.submit(3, SEND, 1);
+    end.connection.operations().give();
+    assert!(end.sent().is_empty() && !end.connection.operations().is_awaited());
+    end.connection.resume(end.now);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1004 ask"]);
+    // Pieces of one message are one operation, and a READ is one.
+    for (id, place, length) in [(4, PacketPosition::First, 256), (5, PacketPosition::Last, 5)] {
+        let request =
+            Request { id: RequestId(id), operation: SEND, srq: 0, length, place, is_fenced: false };
+        end.connection.submit(request).unwrap();
+    }
+    end.submit(6, Operation::Read { address: 0x9000, key: Rkey(7) }, 600);
+    end.connection.operations().give();
+    assert_eq!(end.sent(), ["SEND-FIRST psn 1005 ask", "SEND-LAST psn 1006 ask"]);
+    end.connection.operations().give();
+    assert_eq!(end.sent().len(), 1);
+    end.submit(7, SEND, 0);
+    assert!(end.sent().is_empty());
+    end.connection.operations().lift();
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1010 ask"]);
+    assert!(!end.connection.operations().is_awaited());
 }

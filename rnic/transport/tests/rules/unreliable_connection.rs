@@ -85,3 +85,28 @@ fn without_a_receive_the_whole_message_is_dropped() {
     assert_eq!(end.script.take_log(), ["send First 0+256", "send Only 0+3"]);
     assert_eq!(end.connection.dropped, 1);
 }
+
+#[test]
+fn an_operation_begins_with_a_permit_and_goes_on_without() {
+    let mut end = End::new();
+    end.connection.operations().require();
+    for (id, place, length) in [
+        (1, PacketPosition::First, 256),
+        (2, PacketPosition::Last, 300),
+        (3, PacketPosition::Only, 0),
+    ] {
+        let request =
+            Request { id: RequestId(id), operation: SEND, srq: 0, length, place, is_fenced: false };
+        end.connection.submit(request).unwrap();
+    }
+    let mut datagram = [0; DATAGRAM_MAX];
+    let mut count = |end: &mut End| {
+        std::iter::from_fn(|| end.connection.poll_transmit(&mut datagram, &mut end.script)).count()
+    };
+    assert_eq!((count(&mut end), end.connection.operations().is_awaited()), (0, true));
+    end.connection.operations().give();
+    assert_eq!((count(&mut end), end.connection.operations().is_awaited()), (3, true));
+    end.connection.operations().give();
+    assert_eq!((count(&mut end), count(&mut end)), (1, 0));
+    assert!(!end.connection.operations().is_awaited(), "there is nothing to send");
+}

@@ -10,15 +10,16 @@ mod vnic;
 
 use clap::{Parser, Subcommand, ValueEnum};
 pub use objects::{
-    ControlOptions, EncryptionValue, ModeValue, OperationRate, PolicyCommand, PolicyMode,
-    QueuePairs, RuleOptions, TenantCommand, TenantOptions,
+    ControlOptions, EncryptionValue, ModeValue, PolicyCommand, PolicyMode, QueuePairs, RuleOptions,
+    TenantCommand, TenantOptions,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
 pub use top::{TopOptions, TopOrder};
 pub use vm::{InPlace, VmCommand, WindowMode, WindowOptions};
 pub use vnic::{
-    AdoptionValue, DatapathValue, FaultList, PolicyOptions, Rate, VnicCommand, VnicOptions,
+    AdoptionValue, DatapathValue, FaultList, OperationRate, PolicyOptions, Rate, VnicCommand,
+    VnicOptions,
 };
 
 /// Bytes of a packet that a capture keeps by default: all.

@@ -1,6 +1,6 @@
 //! Commands about tenants and policies, and what they have in common with those about vNICs.
 
-use super::vnic::{PolicyOptions, Rate, changes, rate_limit};
+use super::vnic::{OperationRate, PolicyOptions, Rate, changes, ops_limit, rate_limit};
 use super::{AdoptionValue, VnicOptions};
 use clap::{Args, Subcommand, ValueEnum};
 use omniverb_session::tc_units::{operations, size};
@@ -22,7 +22,7 @@ pub enum TenantCommand {
         tenant: TenantOptions,
     },
     /// Change a tenant, and every device that belongs to it. Needs the operators' socket.
-    #[command(group = changes(&["adoption", "rate", "burst", "encryption", "key_file",
+    #[command(group = changes(&["adoption", "rate", "burst", "ops", "encryption", "key_file",
         "key_lifetime", "underlay", "mtu"]))]
     Set {
         /// The name of the tenant.
@@ -77,6 +77,9 @@ pub struct TenantOptions {
     /// How much they may send at once above the rate: 1500 bytes to 1g. Needs a rate.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub burst: Option<u64>,
+    /// How many operations they may begin together per second: 1/s to 1000m/s, or none.
+    #[arg(long, value_name = "N", value_parser = ops_limit)]
+    pub ops: Option<OperationRate>,
     /// The address of this host that packets of the tenant's devices carry: these have virtual
     /// addresses, and GIDs that only hosts with the tenant's key can read. Needs a key file.
     #[arg(long, value_name = "ADDRESS")]
@@ -114,8 +117,8 @@ pub struct RuleOptions {
 /// What a policy has that a device has not.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PolicyMode {
-    /// Whether the rate is for each device that has the policy, or for all of them together
-    /// [default: each].
+    /// Whether the rate and the operations are for each device that has the policy, or for all of
+    /// them together [default: each].
     #[arg(long)]
     pub mode: Option<ModeValue>,
 }
@@ -140,10 +143,6 @@ pub struct ControlOptions {
     pub queue_pairs: Option<QueuePairs>,
 }
 
-/// Operations per second; 0 for no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OperationRate(pub u32);
-
 /// How many queue pairs; `None` for what all may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairs(pub Option<u32>);
@@ -162,7 +161,7 @@ fn queue_pairs(text: &str) -> Result<QueuePairs, String> {
     }
 }
 
-/// To what the rate of a policy applies.
+/// To what the rate and the operations of a policy apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeValue {
     /// To each device that has the policy.
@@ -190,8 +189,8 @@ pub enum PolicyCommand {
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
     #[command(group = changes(&[
-        "mode", "datapath", "rate", "burst", "adoption", "faults", "control_rate", "qp_rate",
-        "queue_pairs", "rules",
+        "mode", "datapath", "rate", "burst", "ops", "adoption", "faults", "control_rate",
+        "qp_rate", "queue_pairs", "rules",
     ]))]
     Set {
         /// The name of the policy.

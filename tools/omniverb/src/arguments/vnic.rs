@@ -29,7 +29,7 @@ pub enum VnicCommand {
     #[command(
         override_usage = "omniverb vnic set <NAME> <OPTIONS>",
         group = changes(&["tenant", "policies", "attach", "address", "underlay", "qpn_offset",
-            "qpns", "datapath", "rate", "burst", "adoption",
+            "qpns", "datapath", "rate", "burst", "ops", "adoption",
             "faults"]),
     )]
     Set {
@@ -133,6 +133,13 @@ pub struct PolicyOptions {
     /// to 16m.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub burst: Option<u64>,
+    /// How many operations it may begin per second: 1/s to 1000m/s, or none.
+    ///
+    /// In numbers as `100k` or `1.5m`. Each SEND, WRITE, READ and atomic is one, and each datagram,
+    /// whatever its length and however often it is sent again. A device that was silent may begin
+    /// those of a millisecond at once. It holds beside the rate; a device with it is forwarded.
+    #[arg(long, value_name = "N", value_parser = ops_limit)]
+    pub ops: Option<OperationRate>,
     /// Whether processes may map the pages of each other's memory regions.
     ///
     /// What was mapped before is taken back if that is not allowed any more, and operations go on
@@ -182,6 +189,10 @@ pub struct Rate(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultList(pub Faults);
 
+/// Operations per second; 0 for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationRate(pub u32);
+
 pub(super) fn rate_limit(text: &str) -> Result<Rate, String> {
     if text == "none" {
         return Ok(Rate(0));
@@ -190,6 +201,10 @@ pub(super) fn rate_limit(text: &str) -> Result<Rate, String> {
         0 => Err("a rate of 0 would let nothing pass; `none` takes the limit away".into()),
         bits_per_second => Ok(Rate(bits_per_second)),
     }
+}
+
+pub(super) fn ops_limit(text: &str) -> Result<OperationRate, String> {
+    if text == "none" { Ok(OperationRate(0)) } else { tc_units::ops(text).map(OperationRate) }
 }
 
 fn fault_list(text: &str) -> Result<FaultList, String> {

@@ -42,7 +42,7 @@ fn limits_of_groups_hold_beside_those_of_a_vnic() {
                  "e": {"tenant": "red", "policies": ["sum", "none"]}}}"#);
     all.check().unwrap();
     let shared = |name: &str| {
-        let (of_tenant, of_policy) = all.shared_limits(&all.vnic[name]);
+        let CommonLimits { of_tenant, of_policy } = all.shared_rate(&all.vnic[name]);
         let mbit = |limit: RateLimit| limit.bits_per_second / 1_000_000;
         (of_tenant.map(mbit), of_policy.map(|(name, limit)| (name, mbit(limit))))
     };
@@ -58,13 +58,45 @@ fn limits_of_groups_hold_beside_those_of_a_vnic() {
 }
 
 #[test]
+fn limits_of_operations_are_given_as_rates_are() {
+    let all = set(r#"{
+        "tenant": {"blue": {"ops": "1m"}, "red": {"rate": "2gbit"}},
+        "policy": {"each": {"ops": "2k"}, "sum": {"ops": "3k", "mode": "shared"},
+                   "rate": {"rate": "90mbit", "mode": "shared"},
+                   "none": {"ops": "none", "mode": "shared"}, "free": {"ops": "none"}},
+        "vnic": {"a": {"tenant": "blue", "policies": ["each", "sum", "rate"]},
+                 "b": {"tenant": "red", "policies": ["each", "sum", "none"], "ops": "7/s"},
+                 "c": {"policies": ["each", "free"]}, "d": {"policies": ["sum"]}}}"#);
+    all.check().unwrap();
+    let of = |name: &str| {
+        let number = NonZeroU32::get;
+        let CommonLimits { of_tenant, of_policy } = all.shared_ops(&all.vnic[name]);
+        let of_policy = of_policy.map(|(name, ops)| (name, number(ops)));
+        (policy(&all, name).operations.map(number), of_tenant.map(number), of_policy)
+    };
+    assert_eq!(of("a"), (Some(2000), Some(1_000_000), Some(("sum".into(), 3000))));
+    assert_eq!(all.shared_rate(&all.vnic["a"]).of_policy.unwrap().0, "rate");
+    assert_eq!(of("b"), (Some(7), None, None));
+    assert_eq!(of("c"), (None, None, None));
+    assert_eq!(of("d"), (None, None, Some(("sum".into(), 3000))));
+    for (name, is_limited) in [("a", true), ("b", true), ("c", false), ("d", true)] {
+        assert_eq!(policy(&all, name).is_limited(), is_limited, "{name}");
+    }
+    for text in ["0", "1001m", "x", "5/m", "100kbit"] {
+        let text = format!(r#"{{"tenant": {{"blue": {{"ops": "{text}"}}}}}}"#);
+        assert!(serde_json::from_str::<ObjectSet>(&text).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn written_objects_are_read_again() {
     let all = set(r#"{
-        "tenant": {"blue": {"adoption": "exact", "rate": "5gbit"}, "red": {}},
+        "tenant": {"blue": {"adoption": "exact", "rate": "5gbit", "ops": "1.5m"}, "red": {}},
         "policy": {"a": {"rate": "1.5gbit", "burst": "9000", "mode": "each",
                          "faults": "loss=1%,delay=2ms", "datapath": "forwarded",
                          "control_rate": "1500/s", "qp_rate": "none", "queue_pairs": 9}},
-        "vnic": {"web": {"tenant": "red", "policies": ["a"], "attach": "/run/netns/web"}}}"#);
+        "vnic": {"web": {"tenant": "red", "policies": ["a"], "attach": "/run/netns/web",
+                         "ops": "none"}}}"#);
     let text = serde_json::to_string(&all).unwrap();
     assert_eq!(set(&text), all);
     assert!(!text.contains("null"), "{text}");

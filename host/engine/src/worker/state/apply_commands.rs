@@ -12,20 +12,20 @@ impl State {
                 self.open_vnic(vnic, port, (&holder, services), watcher);
             }
             Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
-            Command::SetLimit { vnic, limit, group } => {
+            Command::SetLimit { unit, vnic, limit, group } => {
                 if let Some(of) = self.vnics.get_mut(vnic) {
-                    let free =
-                        of.gate.set_limit(vnic, (limit, group), &mut self.limits, clock::now());
-                    if of.gate.is_closed() {
+                    let (gate, limits) = (of.gates.of(unit), self.limits.of(unit));
+                    let free = gate.set_limit(vnic, (limit, group), limits, clock::now());
+                    if gate.is_closed() {
                         let _ = self.outbox.post(vnic, Event::LimitRefused { vnic });
                     }
-                    self.links.unpark(free);
+                    self.links.unpark(unit, free);
                 }
             }
-            Command::SetGroup { group, within, limit } => {
-                self.limits.set_group(group, within, limit, clock::now());
+            Command::SetGroup { unit, group, within, limit } => {
+                self.limits.of(unit).set_group(group, within, limit, clock::now());
             }
-            Command::CloseGroup { group } => self.limits.close_group(group),
+            Command::CloseGroup { unit, group } => self.limits.of(unit).close_group(group),
             Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),
             Command::SetEncryption { vnic, encryption } => {
                 self.set_encryption(vnic, encryption, watcher);

@@ -96,7 +96,8 @@ impl State {
         let Ends { vnic, qpn, peer_qpn, flow, service, .. } = *link.ends();
         let counted = link.counters();
         if let Some(of) = self.vnics.get_mut(vnic) {
-            of.gate.forget(index, &mut self.limits);
+            of.gates.bytes.forget(index, &mut self.limits.bytes);
+            of.gates.operations.forget(index, &mut self.limits.operations);
             if service != Service::Ud && counted.sent_packets + counted.received_packets > 0 {
                 of.unclaimed.connection_ended(qpn, flow.destination);
             }

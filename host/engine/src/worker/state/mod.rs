@@ -23,7 +23,7 @@ use super::rate_limit_tree::RateLimits;
 use super::shared_counters::Showing;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
-use crate::command::Grant;
+use crate::command::{Grant, PerUnit};
 use crate::kept_memory::Store;
 use crate::network::forwarding::Passages;
 use crate::network::packet_train::Train;
@@ -48,7 +48,7 @@ pub(super) struct State {
     vnics: Vnics,
     links: Links,
     /// Rate limits of vNICs.
-    limits: RateLimits,
+    limits: PerUnit<RateLimits>,
     /// Alarms of links, by their time.
     timers: Timers,
     /// Alarms of vNICs, by the clock.
@@ -88,7 +88,7 @@ impl State {
             yielding: Yielding::default(),
             vnics: Vnics::default(),
             links: Links::default(),
-            limits: RateLimits::default(),
+            limits: PerUnit::default(),
             timers: Timers::default(),
             clocked: Timers::default(),
             link_clock: LinkClock::new(clock::now()),
@@ -278,7 +278,9 @@ impl State {
     /// When the next alarm goes off, by the clock.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let of_links = self.timers.first().map(|time| self.link_clock.clock_at(time));
-        let of_limits = self.limits.next_at().map(|at| at.max(1));
+        let PerUnit { bytes, operations } = &self.limits;
+        let of_limits = [bytes.next_at(), operations.next_at()].into_iter().flatten();
+        let of_limits = of_limits.map(|at| at.max(1));
         self.clocked.first().into_iter().chain(of_links).chain(of_limits).min()
     }
 

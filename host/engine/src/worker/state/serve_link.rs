@@ -1,7 +1,7 @@
 //! Serves a link: reads the application's requests and sends its packets.
 
 use super::{LINKS_PER_TURN, State};
-use crate::command::Event;
+use crate::command::{Event, LimitUnit};
 use crate::network::forwarding::LinkLocation;
 use crate::network::packet_train::Train;
 use crate::network::roce_port::Sent;
@@ -9,12 +9,24 @@ use crate::pacing::flow_control::PacketRoute;
 use crate::worker::link::{Ends, Link, Reason, Served};
 use crate::worker::link_clock::Now;
 use crate::worker::pending_work::WorkLeft;
-use crate::worker::rate_limit::framing;
+use crate::worker::rate_limit::{Gate, framing};
+use crate::worker::rate_limit_tree::RateLimits;
+use omniverb_pacer::OPERATION;
 use omniverb_terms::{Qpn, VnicId};
 use omniverb_wire::{Fragments, Identification, WritePattern};
 
 /// Budget: packets of one link between two looks at others.
 const PACKETS_PER_TURN: usize = 128;
+
+/// A link that waits for it may begin an operation, which is taken from its vNIC's limit.
+fn begin_operation(gate: &mut Gate, link: &mut Link, limits: &mut RateLimits, now: u64) -> bool {
+    let Some(operations) = link.operations().filter(|operations| operations.is_awaited()) else {
+        return false;
+    };
+    operations.give();
+    gate.passed(OPERATION, limits, now);
+    true
+}
 
 impl State {
     /// Serves a link.
@@ -73,21 +85,32 @@ impl State {
         let framing = framing(flow.destination);
         let vnic = self.vnics.get(id);
         let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(flow.destination)).max(1);
-        let limited = vnic.is_some_and(|vnic| vnic.gate.is_limited());
+        let limited = vnic.is_some_and(|vnic| vnic.gates.bytes.is_limited());
+        let counted = vnic.is_some_and(|vnic| vnic.gates.operations.is_limited());
+        match link.operations() {
+            Some(operations) if counted => operations.require(),
+            Some(operations) => operations.lift(),
+            None => {}
+        }
         let mut room = PACKETS_PER_TURN;
         loop {
             if limited
                 && let Some(vnic) = self.vnics.get_mut(id)
-                && let Err(at) = vnic.gate.pass((index, link), &mut self.limits, now.clock)
+                && let Err(at) =
+                    vnic.gates.bytes.pass((index, link), &mut self.limits.bytes, now.clock)
             {
                 self.tell_delay(link, train, now, at);
                 return WorkLeft::Nothing;
             }
             let Some(length) = link.transmit(now.links, train, &mut self.message) else {
+                if counted && self.admit_operation(index, link, now.clock) {
+                    continue;
+                }
                 return WorkLeft::Nothing;
             };
             if limited && let Some(vnic) = self.vnics.get_mut(id) {
-                vnic.gate.passed(length as u64 + framing, &mut self.limits, now.clock);
+                let bytes = length as u64 + framing;
+                vnic.gates.bytes.passed(bytes, &mut self.limits.bytes, now.clock);
             }
             room = room.saturating_sub(1);
             if train.accepts(length, count_max) {
@@ -116,22 +139,44 @@ impl State {
         }
     }
 
+    /// A link has sent all that it may. Whether it may begin another operation now; if not, and
+    /// that is what it lacks, it waits for it.
+    fn admit_operation(&mut self, index: usize, link: &mut Link, now: u64) -> bool {
+        let (vnic, limits) = (link.ends().vnic, &mut self.limits.operations);
+        let Some(vnic) = self.vnics.get_mut(vnic) else { return false };
+        let gate = &mut vnic.gates.operations;
+        link.operations().is_some_and(|operations| operations.is_awaited())
+            && gate.pass((index, link), limits, now).is_ok()
+            && begin_operation(gate, link, limits, now)
+    }
+
     /// Serves links of vNICs whose limits let them send, as many as a turn allows.
     pub(super) fn serve_limited(&mut self, now: u64) -> bool {
+        let units = [LimitUnit::Operations, LimitUnit::Bytes];
+        units.map(|unit| self.serve_limited_by(unit, now)).contains(&true)
+    }
+
+    fn serve_limited_by(&mut self, unit: LimitUnit, now: u64) -> bool {
         let mut any = false;
         for _ in 0..LINKS_PER_TURN {
-            let Some(id) = self.limits.next(now) else { break };
+            let limits = self.limits.of(unit);
+            let Some(id) = limits.next(now) else { break };
             any = true;
-            let Some(index) = self.vnics.get_mut(id).and_then(|vnic| vnic.gate.begin_turn()) else {
+            let Some(gate) = self.vnics.get_mut(id).map(|vnic| vnic.gates.of(unit)) else {
                 continue;
             };
+            let Some(index) = gate.begin_turn() else { continue };
             if let Some(link) = self.links.get_mut(index) {
-                link.unpark();
+                link.unpark(unit);
+                // It takes its operation along, also where it then waits for its bytes.
+                if unit == LimitUnit::Operations {
+                    begin_operation(gate, link, limits, now);
+                }
             }
             self.serve(index);
             self.deliver_passages();
             if let Some(vnic) = self.vnics.get_mut(id) {
-                vnic.gate.end_turn(&mut self.limits, now);
+                vnic.gates.of(unit).end_turn(self.limits.of(unit), now);
             }
         }
         any
@@ -144,10 +189,10 @@ impl State {
             return;
         }
         let Some(vnic) = self.vnics.get_mut(vnic) else { return };
-        let Some(wait) = vnic.gate.notice(at, now.clock) else { return };
+        let Some(wait) = vnic.gates.bytes.notice(at, now.clock) else { return };
         let Some(length) = link.delay(now.links, wait, train) else { return };
         let bytes = length as u64 + framing(flow.destination);
-        vnic.gate.noticed(bytes, &mut self.limits, now.clock);
+        vnic.gates.bytes.noticed(bytes, &mut self.limits.bytes, now.clock);
         // By itself: it is not like others.
         if !train.is_empty() {
             self.depart(link, train);
