@@ -3,8 +3,8 @@
 //! read.
 
 use core::net::SocketAddr;
-use std::time::Instant;
 
+use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
 use super::datagram_socket::{ArrivedDatagram, DatagramPlace, Inner, storage, storage_of_own};
@@ -67,7 +67,7 @@ impl Inner {
             return false;
         };
         let (own, to) = (storage_of_own(peer.source), storage(peer.address));
-        peer.is_from(gid, qpn, Instant::now(), || port.way(&own, &to, traffic_class).ok())
+        peer.is_from(gid, qpn, clock::now(), || port.way(&own, &to, traffic_class).ok())
     }
 
     pub(super) fn give_back(&mut self, room: u32) {

@@ -2,7 +2,6 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use omniverb_abi::{ibv_ah, ibv_ah_attr, ibv_pd};
 use omniverb_terms::{Errno, Gid};
@@ -10,13 +9,13 @@ use omniverb_terms::{Errno, Gid};
 use crate::errno::{made, verb};
 use crate::ibverbs_imports;
 
-/// The most; a peer that was not sent anything goes first then, and then the one that was not for
+/// Budget: the most; a peer that was not sent anything goes first then, and then the one that was not for
 /// longest.
 pub(crate) const PEERS_MAX: usize = 1024;
 
 /// Budget: how soon the route to a peer is resolved again because of a datagram that its route does
 /// not explain. A sender can make up datagrams, and each resolution is a call of the daemon.
-const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
+const RESOLVE_AGAIN: u64 = 1_000_000_000;
 
 /// The way to a peer's queue pair.
 pub(crate) struct PeerRoute {
@@ -66,8 +65,8 @@ pub(crate) struct Peer {
     /// Its queue pair, once it has said.
     pub(crate) qpn: Option<u32>,
     pub(crate) way: Option<PeerRoute>,
-    /// When a datagram of it had its route resolved last.
-    resolved: Option<Instant>,
+    /// When a datagram of it had its route resolved last, in nanoseconds.
+    resolved: Option<u64>,
     /// When it was sent something last; never: 0.
     sent: u64,
 }
@@ -82,14 +81,15 @@ impl Peer {
         &mut self,
         gid: Gid,
         qpn: u32,
-        now: Instant,
+        now: u64,
         resolve: impl FnOnce() -> Option<PeerRoute>,
     ) -> bool {
         if self.qpn != Some(qpn) {
             return false;
         }
         let leads_there = |way: &Option<PeerRoute>| way.as_ref().is_some_and(|way| way.gid == gid);
-        let may_resolve = self.resolved.is_none_or(|then| now - then >= RESOLVE_AGAIN);
+        let may_resolve =
+            self.resolved.is_none_or(|then| now.saturating_sub(then) >= RESOLVE_AGAIN);
         if !leads_there(&self.way) && may_resolve {
             self.resolved = Some(now);
             // With a new key the same peer has another GID.
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_virtual_sender_is_who_its_address_leads_to() {
-        let (gid, now) = (Gid::new([1; 16]), Instant::now());
+        let (gid, now) = (Gid::new([1; 16]), 1);
         let mut peers = Peers::default();
         let peer = peers.of(address(1), || Ok(address(99))).unwrap();
         assert!(!peer.is_from(gid, 7, now, || panic!("its queue pair is not known")));
