@@ -9,8 +9,8 @@ use omniverb_terms::{Errno, Gid};
 use crate::errno::{made, verb};
 use crate::ibverbs_imports;
 
-/// Budget: the most; a peer that was not sent anything goes first then, and then the one that was not for
-/// longest.
+/// Budget: the most; a peer that was not sent anything goes first then, and then the one that was
+/// not for longest.
 pub(crate) const PEERS_MAX: usize = 1024;
 
 /// Budget: how soon the route to a peer is resolved again because of a datagram that its route does
