@@ -213,9 +213,11 @@ def _operations_of_policy(scene):
     scene.omniverb("policy", "create", "few", "--mode", "shared", "--ops", f"{_FEW}")
 
     def prepare(ends):
+        # What other cases said of a vNIC itself would decide before the policy.
+        for name in [vnic["name"] for vnic in scene.daemon.vnics() if vnic["object"]]:
+            scene.omniverb("vnic", "delete", name)
         for end in ends[::2]:
-            scene.daemon.set_vnic(end.namespace, "--tenant", "default", "--policy", "few",
-                                  "--rate", "none")
+            scene.daemon.set_vnic(end.namespace, "--policy", "few")
 
     scene.begin(prepare, _SHORT)
     shown = scene.daemon.vnic(scene.ends[0].namespace)
