@@ -13,7 +13,7 @@ use crate::run_program::{output, root};
 use crate::symbol_tables::Table;
 use crate::{
     budgets, document_links, document_numbers, documented_messages, documents, empty_doc_comments,
-    libraries, readme_lines, readme_verbs, unnamed_booleans,
+    folder_readme_contract, libraries, readme_verbs, unnamed_booleans,
 };
 
 const WARN_LINES: usize = 400;
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Result<()> {
         check_file(name, &text, &mut faults, &mut warnings);
         unnamed_booleans::faults(name, &text, &mut faults)?;
     }
-    readme_lines::check(&names, &Layers::read()?, &mut faults)?;
+    folder_readme_contract::check(&names, &Layers::read()?, &mut faults)?;
     check_documents(&names, &mut faults)?;
     for warning in &warnings {
         println!("warning: {warning}");

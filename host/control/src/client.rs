@@ -3,9 +3,9 @@
 use crate::client_outbox::{Letter, Outbox, Sent};
 use crate::live_count::{Bytes, Tally};
 use crate::shared_memory::{Memory, Shared, Source};
+use crate::vm_window_allocator::Piece;
+use crate::vm_window_piece_loans::Loans;
 use crate::vnic_references::Hold;
-use crate::window_allocator::Piece;
-use crate::window_piece_loans::Loans;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::deferred_close::CloseQueue;

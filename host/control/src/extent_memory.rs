@@ -3,7 +3,7 @@
 //! Extents go down to the owner, to initiators and to the engine; none ever comes up from a client.
 //! Checks use our own descriptor. The tables decide which extent is where, except for a piece's
 //! place in its window. A piece outlives its last grant: each receiver keeps it until it releases
-//! it (`window_piece_loans.rs`).
+//! it (`vm_window_piece_loans.rs`).
 
 use crate::shared_memory::Memory;
 use omniverb_sys::Extent;

@@ -4,7 +4,7 @@
 //! In: files that the machine's supervisor brings. Out: whether some window is one of them, which
 //! the kernel says by the file. Each is kept open, so that no other file is taken for it.
 
-use crate::window_allocator::PieceRange;
+use crate::vm_window_allocator::PieceRange;
 use omniverb_sys::Extent;
 use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::extent::FileId;

@@ -5,7 +5,7 @@
 //! processes. The last id is noted in the ledger: after another boot the next daemon takes back the
 //! memory of the earlier boot's processes.
 
-use crate::window_ledger::Ledger;
+use crate::vm_window_page_ledger::Ledger;
 
 /// The boot id of one machine.
 #[derive(Debug)]

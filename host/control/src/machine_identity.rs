@@ -4,7 +4,7 @@
 //! plugged into it. So a number is drawn when a machine is attached first, and noted in its ledger,
 //! which lives as long as its supervisor does: every daemon finds it there.
 
-use crate::window_ledger::Ledger;
+use crate::vm_window_page_ledger::Ledger;
 use omniverb_sys::random;
 use omniverb_tenancy::Neighbour;
 

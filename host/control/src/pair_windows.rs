@@ -9,8 +9,8 @@
 use crate::foreign_windows::ForeignWindows;
 use crate::machine_supervisor::MachineSupervisor;
 use crate::shared_memory::{Memory, Shared};
-use crate::window_allocator::{PAGE, PieceRange, Pieces};
-use crate::window_ledger::Ledger;
+use crate::vm_window_allocator::{PAGE, PieceRange, Pieces};
+use crate::vm_window_page_ledger::Ledger;
 use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;

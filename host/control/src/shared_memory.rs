@@ -4,7 +4,7 @@
 //! or a piece of the machine's window, sent as an offset (decision 0036).
 
 use crate::client_outbox::{Letter, Parcel};
-use crate::window_allocator::{Piece, PieceRange, Pieces};
+use crate::vm_window_allocator::{Piece, PieceRange, Pieces};
 use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
@@ -216,7 +216,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::window_ledger::Ledger;
+    use crate::vm_window_page_ledger::Ledger;
     use omniverb_sys::deferred_close::CloseQueue;
 
     #[test]

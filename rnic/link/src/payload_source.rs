@@ -14,7 +14,7 @@
 //! takes pages back, EPOCH. The far end loads FILLED with acquire (SYNC: filled): seeing it, it
 //! sees the payload. What it read from a region counts if EPOCH is afterwards what it was before
 //! (SYNC: revoked); if not, it looks at FILLED again, and finds it. The model is
-//! `support/ring/tests/loom/payload_fill.rs`.
+//! `support/ring/tests/loom/payload_source_revocation.rs`.
 
 use crate::endpoint::Endpoint;
 use crate::layout::word;

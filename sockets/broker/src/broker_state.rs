@@ -3,7 +3,7 @@
 use crate::address_pairs::AddressPairs;
 use crate::admission::AdmissionTable;
 use crate::channels::Channels;
-use crate::gateways::Gateways;
+use crate::cross_host_gateways::Gateways;
 use crate::inherited_channels::InheritedChannels;
 use crate::links::Links;
 use crate::listeners::Listeners;

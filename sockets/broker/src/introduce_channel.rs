@@ -3,7 +3,7 @@
 use crate::broker_state::Broker;
 use crate::channels::{Channels, Ends, ProcessPair, Room};
 use crate::client::Client;
-use crate::gateways::RouteAddresses;
+use crate::cross_host_gateways::RouteAddresses;
 use omniverb_formats::channel;
 use omniverb_sys::{clock, lock, memfd, random, seqpacket};
 use std::hash::{BuildHasher, RandomState};

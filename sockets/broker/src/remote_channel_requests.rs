@@ -1,9 +1,10 @@
-//! Answers processes that want a channel to another host, by gateways ([`crate::gateways`]).
+//! Answers processes that want a channel to another host, by gateways
+//! ([`crate::cross_host_gateways`]).
 
 use crate::broker_state::Broker;
 use crate::channels::Ends;
 use crate::client::Client;
-use crate::gateways::{Answer, OpenRoute, RouteAddresses, Serves, way};
+use crate::cross_host_gateways::{Answer, OpenRoute, RouteAddresses, Serves, way};
 use crate::incoming_connections::Match;
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,

@@ -1,9 +1,9 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
 use super::Client;
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
-use crate::messages_with_files::MessageWithFiles;
+use crate::message_descriptors::MessageWithFiles;
 use crate::page_revocation::PageQuestion;
 use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;

@@ -4,7 +4,7 @@
 //! In: a queue pair, and status of the process's vNIC, in lines (`host/control`,
 //! `server/status.rs`). Out: text for people. Nothing else is done by it.
 
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use crate::device_platform;
 use omniverb_session::Message;
 use omniverb_session::body::{Cursor, QueryStatus};
@@ -18,7 +18,7 @@ const WAYS_MAX: usize = 4;
 const WORD_MAX: usize = 100;
 
 /// Says what the daemon knows of the ways of a queue pair.
-pub(super) fn explain_qp(daemon: &impl DaemonCalls, qpn: Qpn) {
+pub(super) fn explain_qp(daemon: &impl DaemonCaller, qpn: Qpn) {
     let Some(explain) = device_platform::explanations() else { return };
     let mut ways = PeerReports::of(qpn);
     let mut from = Cursor::START;

@@ -1,7 +1,7 @@
 //! Memory keys: registration and revocation. How pages come to be granted is in `lending`.
 
 use super::Client;
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use omniverb_device::memory_region::{NO_RKEY, Regions};
 use omniverb_device::{Region, RegionKind, WindowType, access};
 use omniverb_session::Message;
@@ -48,7 +48,7 @@ fn random_key() -> u32 {
 
 /// A key of the daemon's for a region.
 fn register_key(
-    daemon: &impl DaemonCalls,
+    daemon: &impl DaemonCaller,
     regions: &Regions,
     wish: &RegistrationRequest,
 ) -> Result<Rkey, Errno> {

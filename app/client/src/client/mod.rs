@@ -33,9 +33,9 @@ pub use self::xrc_srq_links::Membership;
 
 use self::multicast_group_requests::MulticastGroups;
 use self::pages_granted_to_peers::GrantedPages;
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use crate::daemon_session::{self, Session};
-use crate::messages_with_files::MessageWithFiles;
+use crate::message_descriptors::MessageWithFiles;
 use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
     daemon_event_subscribers, deferred_daemon_calls, device_import, device_platform, fork,
@@ -220,7 +220,7 @@ impl Client {
     }
 }
 
-impl DaemonCalls for Client {
+impl DaemonCaller for Client {
     fn call(&self, message: &Message) -> Result<Message, Errno> {
         self.call_with_files(message).map(|answer| answer.said)
     }

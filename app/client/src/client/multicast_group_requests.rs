@@ -7,7 +7,7 @@
 //! attached.
 
 use super::pages_granted_to_peers::GrantedPages;
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use crate::deferred_daemon_calls::{CallOutcome, DeferredCall};
 use crate::queue_pair_records::QueuePairs;
 use omniverb_device::Qp;
@@ -57,7 +57,7 @@ impl MulticastGroups {
     /// Attaches a queue pair to a group; see [`crate::Client::attach_group`].
     pub(super) fn attach(
         &self,
-        daemon: &impl DaemonCalls,
+        daemon: &impl DaemonCaller,
         qp: &Qp,
         group: Gid,
     ) -> Result<(), Errno> {
@@ -74,7 +74,7 @@ impl MulticastGroups {
     /// Detaches it; see [`crate::Client::detach_group`].
     pub(super) fn detach(
         &self,
-        daemon: &impl DaemonCalls,
+        daemon: &impl DaemonCaller,
         qp: &Qp,
         group: Gid,
     ) -> Result<(), Errno> {
@@ -82,7 +82,7 @@ impl MulticastGroups {
         self.take_out(daemon, qp, group)
     }
 
-    fn take_out(&self, daemon: &impl DaemonCalls, qp: &Qp, group: Gid) -> Result<(), Errno> {
+    fn take_out(&self, daemon: &impl DaemonCaller, qp: &Qp, group: Gid) -> Result<(), Errno> {
         let peer = self.qps.detach(qp.number, group).ok_or(Errno::EINVAL)?;
         if let Some(peer_qpn) = peer {
             self.pages.link_ended(daemon.call(&DisconnectQp { qpn: qp.number, peer_qpn }.into()));
@@ -93,7 +93,7 @@ impl MulticastGroups {
 
     /// It can receive from now on: attaches it to all groups that it is to be attached to. What
     /// fails is tried again.
-    pub(super) fn attach_all(&self, daemon: &impl DaemonCalls, qp: &Qp) {
+    pub(super) fn attach_all(&self, daemon: &impl DaemonCaller, qp: &Qp) {
         // A thread that attaches it from now on sees that it can receive. Most are attached to
         // nothing, and need not wait for those that are.
         if self.qps.unlinked_groups(qp.number).is_empty() {
@@ -113,7 +113,7 @@ impl MulticastGroups {
     }
 
     /// Asks for the links that are missing; they come in their own time.
-    pub(super) fn attach_again(&self, daemon: &impl DaemonCalls, qpn: Qpn) -> CallOutcome {
+    pub(super) fn attach_again(&self, daemon: &impl DaemonCaller, qpn: Qpn) -> CallOutcome {
         let Some(_turn) = try_lock(&self.attaching) else { return CallOutcome::Again };
         if !self.qps.get(qpn).is_some_and(|qp| receives(qp.state())) {
             return CallOutcome::Done; // When it can receive, it is attached.
@@ -132,7 +132,7 @@ impl MulticastGroups {
 
     fn attach_now(
         &self,
-        daemon: &impl DaemonCalls,
+        daemon: &impl DaemonCaller,
         qp: &Qp,
         group: Gid,
         until: Instant,
@@ -150,7 +150,7 @@ impl MulticastGroups {
     }
 
     /// Tells the daemon that a link that it has made for a group is not wanted.
-    pub(super) fn leave(&self, daemon: &impl DaemonCalls, qpn: Qpn, peer_qpn: Qpn) -> CallOutcome {
+    pub(super) fn leave(&self, daemon: &impl DaemonCaller, qpn: Qpn, peer_qpn: Qpn) -> CallOutcome {
         let Some(_turn) = try_lock(&self.attaching) else { return CallOutcome::Again };
         // One that is wanted may be called the same by now: then the daemon has ended this one.
         if self.qps.get(qpn).is_some() && !self.qps.has_group_peer(qpn, peer_qpn) {
@@ -159,7 +159,7 @@ impl MulticastGroups {
         CallOutcome::Done
     }
 
-    fn ask_for_link(&self, daemon: &impl DaemonCalls, qpn: Qpn, gid: Gid) -> Result<(), Errno> {
+    fn ask_for_link(&self, daemon: &impl DaemonCaller, qpn: Qpn, gid: Gid) -> Result<(), Errno> {
         self.qps.begin_group_request(qpn);
         match daemon.call(&AttachGroup { qpn, reserved: 0, gid }.into()) {
             Ok(Message::GroupAttached(GroupAttached { peer_qpn, .. })) => {
@@ -188,7 +188,7 @@ impl MulticastGroups {
 
     /// It could not be used, or is not wanted: an attachment that was given up, say, because the
     /// daemon did not answer in time.
-    pub(super) fn link_refused(&self, daemon: &impl DaemonCalls, ready: &LinkReady) {
+    pub(super) fn link_refused(&self, daemon: &impl DaemonCaller, ready: &LinkReady) {
         let LinkReady { qpn, peer_qpn, dgid, .. } = *ready;
         match self.qps.group_peer(qpn, dgid) {
             Some(_) => self.link_gone(daemon, qpn, peer_qpn),
@@ -197,13 +197,13 @@ impl MulticastGroups {
     }
 
     /// It is gone, or could not be used, though the queue pair is still attached, perhaps.
-    pub(super) fn link_gone(&self, daemon: &impl DaemonCalls, qpn: Qpn, peer_qpn: Qpn) {
+    pub(super) fn link_gone(&self, daemon: &impl DaemonCaller, qpn: Qpn, peer_qpn: Qpn) {
         self.qps.group_unlinked(qpn, Some(peer_qpn));
         daemon.defer(DeferredCall::Attach { qpn });
     }
 
     /// All of them are gone, with the daemon.
-    pub(super) fn forget_links(&self, daemon: &impl DaemonCalls) {
+    pub(super) fn forget_links(&self, daemon: &impl DaemonCaller) {
         for qpn in self.qps.attached() {
             self.qps.group_unlinked(qpn, None);
             daemon.defer(DeferredCall::Attach { qpn });

@@ -8,7 +8,7 @@
 //! `daemon_event_replies.rs`.
 
 use super::Client;
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
 use omniverb_device::background_progress::ProgressReport;
 use omniverb_sys::clock;

@@ -3,7 +3,7 @@
 use super::Client;
 use super::explain_unreachable_peer::explain_qp;
 use super::multicast_group_requests::await_last_words;
-use crate::daemon_calls::DaemonCalls;
+use crate::daemon_caller::DaemonCaller;
 use crate::deferred_daemon_calls::{CallOutcome, Caller, DeferredCall};
 use crate::pending_datagram_links::LinkReply;
 use crate::queue_pair_records::{Connection, QueuePairs, Ticket};
@@ -142,7 +142,7 @@ impl Client {
 
 /// Has the daemon give a queue pair its number.
 fn number_qp(
-    daemon: &impl DaemonCalls,
+    daemon: &impl DaemonCaller,
     spec: &QpSpec,
     statistics_slot: u32,
 ) -> Result<(Qpn, Ticket), Errno> {
@@ -156,7 +156,7 @@ fn number_qp(
 }
 
 fn request_datagram_link(
-    daemon: &impl DaemonCalls,
+    daemon: &impl DaemonCaller,
     qps: &QueuePairs,
     qpn: Qpn,
     destination: Destination,
@@ -179,7 +179,7 @@ impl QueuePairs {
     /// Has a queue pair connected by the daemon.
     pub(super) fn connect_by(
         &self,
-        daemon: &impl DaemonCalls,
+        daemon: &impl DaemonCaller,
         qp: &Qp,
         connection: Connection,
     ) -> Result<(), Errno> {

@@ -5,7 +5,7 @@
 //! in is offered whenever its supervisor waits, by any daemon.
 
 use super::{Machines, Record};
-use crate::window_allocator::PieceRange;
+use crate::vm_window_allocator::PieceRange;
 use omniverb_sys::extent::FileId;
 use omniverb_tenancy::{Neighbour, SessionId};
 use std::collections::BTreeSet;

@@ -8,7 +8,6 @@
 //! those that it needs ([`subsystems`]).
 
 mod accept;
-mod audit;
 mod broker_questions;
 mod captures;
 mod containers;
@@ -20,6 +19,7 @@ mod execute_actions;
 mod guest_memory;
 mod helper_answers;
 mod identify_connections;
+mod link_audit_lines;
 mod machines;
 mod objects;
 mod operators;
@@ -30,7 +30,6 @@ mod status;
 mod subsystems;
 mod vnics;
 
-use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::decision_tables::Tables;
@@ -43,6 +42,7 @@ use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
 use crate::journal::Journal;
 use crate::lingering_file_watch::WatchedFiles;
+use crate::link_audit_rate_limit::Audit;
 use crate::machines::Machines;
 use crate::objects::Objects;
 use crate::operators::Operators;

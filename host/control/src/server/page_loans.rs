@@ -1,7 +1,7 @@
 //! Hands out memory for granted pages.
 //!
 //! The tables decide the window (`PageHome`). A process that is told of a piece has it until it
-//! reports its release, or has ended (`window_piece_loans.rs`).
+//! reports its release, or has ended (`vm_window_piece_loans.rs`).
 
 use crate::client::Origin;
 use crate::client_outbox::{Letter, Parcel};

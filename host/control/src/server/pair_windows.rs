@@ -14,8 +14,8 @@ use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
 use crate::shared_memory::Shared;
-use crate::window_allocator::{PAGE, PieceRange, Pieces};
-use crate::window_ledger::Ledger;
+use crate::vm_window_allocator::{PAGE, PieceRange, Pieces};
+use crate::vm_window_page_ledger::Ledger;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::operator::{

@@ -2,7 +2,6 @@
 
 use crate::allowed_processes::Admission;
 use crate::attachment::Attached;
-use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::decision_tables::Tables;
@@ -15,6 +14,7 @@ use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
 use crate::journal::{Journal, Level};
 use crate::lingering_file_watch::WatchedFiles;
+use crate::link_audit_rate_limit::Audit;
 use crate::listener::Listener;
 use crate::machines::Machines;
 use crate::mapping_limit;

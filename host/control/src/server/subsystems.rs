@@ -1,6 +1,5 @@
 //! Groups the parts of the [`Server`] that one operation needs.
 
-use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::decision_tables::Tables;
@@ -10,6 +9,7 @@ use crate::guest_memory::Pins;
 use crate::handshake_probes::Probes;
 use crate::helper_requests::HelperRequests;
 use crate::journal::Journal;
+use crate::link_audit_rate_limit::Audit;
 use crate::machines::Machines;
 use crate::objects::Objects;
 use crate::qp_counters::Counters;

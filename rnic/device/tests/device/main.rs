@@ -5,9 +5,9 @@
 
 mod engine_far_end;
 mod engine_link_bench;
-mod extents;
 mod fake_platform;
 mod fuzz_input;
+mod granted_extents;
 mod guarded_buffer;
 mod two_devices;
 mod work_request_helpers;

@@ -1,5 +1,5 @@
 //! Keeps connections that are in no channel, and decides when they are tried again
-//! ([`super::reconnect`]).
+//! ([`super::reopen_unaccepted`]).
 
 use omniverb_connection::light::List;
 

@@ -15,7 +15,8 @@
 //!   [`observed_connections`].
 //! * Channels: [`channel`], [`channel_validity`], [`progress`]; their lanes [`lanes`],
 //!   [`lane_assignment`], [`lane_table`].
-//! * Connections that were refused and open again: [`reconnect`], [`connections_without_channel`].
+//! * Connections that were refused and open again: [`reopen_unaccepted`],
+//!   [`connections_without_channel`].
 //! * State: [`state`], [`signal_safe_lock`], [`memory`], [`descriptors`], [`enabled`].
 //! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
 
@@ -51,7 +52,7 @@ mod option_profiles;
 mod options;
 mod poll_readiness;
 mod progress;
-mod reconnect;
+mod reopen_unaccepted;
 mod route_lookup;
 mod signal_safe_lock;
 mod sleepers;

@@ -13,7 +13,7 @@ use super::channel::{Channel, FOR_ANSWERS, FRAMES, ProtocolError};
 use super::listeners::Admission;
 use super::local_addresses::ADDRESSES;
 use super::memory::SLOTS;
-use super::reconnect::{Loss, RefusalCause};
+use super::reopen_unaccepted::{Loss, RefusalCause};
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};
 use crate::clock;

@@ -10,6 +10,6 @@
 mod doorbell;
 mod doorbell_sleep;
 mod grant_revocation;
-mod payload_fill;
+mod payload_source_revocation;
 mod shared_memory;
 mod spsc;

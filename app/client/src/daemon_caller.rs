@@ -5,7 +5,7 @@ use omniverb_session::Message;
 use omniverb_terms::Errno;
 
 /// Asks the daemon: the client does.
-pub(crate) trait DaemonCalls {
+pub(crate) trait DaemonCaller {
     /// Asks, and reconnects if the daemon was restarted.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! often: it cannot have answered messages under way. A process that says nothing has it as long as
 //! it lives. It can release its own part in a piece only, not another process's.
 
-use crate::window_allocator::{Piece, Pieces};
+use crate::vm_window_allocator::{Piece, Pieces};
 use omniverb_session::body;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -95,8 +95,8 @@ impl<T> Loans<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::window_allocator::PAGE;
-    use crate::window_ledger::Ledger;
+    use crate::vm_window_allocator::PAGE;
+    use crate::vm_window_page_ledger::Ledger;
     use omniverb_session::pair_window;
     use omniverb_sys::deferred_close::CloseQueue;
     use omniverb_sys::memfd;

@@ -4,12 +4,12 @@
 //! itself has no record of it. A piece that comes back is emptied before it is free, by a thread of
 //! the window's own: the kernel takes long for many pages, and a holder of the file can make it
 //! take longer. A piece that a process may still use does not come back
-//! (`leaked_window_pieces.rs`), and none does when the machine is disconnected: its processes go on
-//! with their pieces, and the memory is the machine's. The same holds for pieces of an earlier
+//! (`leaked_vm_window_pieces.rs`), and none does when the machine is disconnected: its processes go
+//! on with their pieces, and the memory is the machine's. The same holds for pieces of an earlier
 //! daemon, until the guest is booted afresh.
 
-use crate::leaked_window_pieces::{LeakedPieces, Retired};
-use crate::window_ledger::{Ledger, State};
+use crate::leaked_vm_window_pieces::{LeakedPieces, Retired};
+use crate::vm_window_page_ledger::{Ledger, State};
 use omniverb_session::body;
 use omniverb_sys::deferred_close::CloseQueue;
 use omniverb_sys::{Extent, lock};

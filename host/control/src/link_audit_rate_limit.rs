@@ -1,4 +1,4 @@
-//! Formats the lines of the audit: which vNICs were linked, and when each link ended.
+//! Limits the audit lines about links, for each vNIC, and counts those that are left out.
 //!
 //! Lines are counted for each vNIC, apart from all others of the log: a vNIC that makes and ends
 //! links in a loop has its own lines left out (and counted), not another's. A link has two vNICs;
