@@ -57,6 +57,7 @@ RAN_BY = {
     r"omniverb gateway 10.0.0.0/8 &": "light.far",
     r"omniverb present /presented/files": "presented.user.present",
     r"omniverb vm run vm1 -- .*|omniverb vm args vm1 .*": "machines.",
+    r"omniverb vnic create vm-(vm1|web) --tenant blue --address 10\.0\.0\.3": "machines.virtual.",
     r"make demo": "checks.demo",
     r"make demo-wire": "checks.demo-wire",
     r"make demo-tenants": "checks.demo-tenants",
@@ -84,6 +85,7 @@ RAN_BY = {
 # Why not here.
 ELSEWHERE = {
     r"make (test|soak)( .*)?": "this is it",
+    r"openssl rand -hex 16": "prints a key; cluster_addresses.keys has one",
     r"apt install libibverbs-dev librdmacm-dev": "is done before tests are built",
     r"make (build|compatibility|socket-suites)": "has made what is tested, or takes hours",
     r"cargo xtask (dist|dist --debug|matrix|follow TREE)":

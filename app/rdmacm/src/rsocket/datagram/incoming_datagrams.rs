@@ -63,11 +63,15 @@ impl Inner {
         let (Some(gid), Some(port)) = (wire_format::sender_gid(route), &self.port) else {
             return false;
         };
-        let (Some(peer), traffic_class) = (self.peers.find_mut(from), self.traffic_class) else {
-            return false;
-        };
-        let (own, to) = (storage_of_own(peer.source), storage(peer.address));
-        peer.is_from(gid, qpn, clock::now(), || port.way(&own, &to, traffic_class).ok())
+        let (kernel, traffic_class) = (&self.kernel, self.traffic_class);
+        port.has_virtual_gid()
+            && self.peers.is_from(
+                from,
+                (gid, qpn),
+                clock::now(),
+                || kernel.source(from),
+                |own, to| port.way(&storage_of_own(own), &storage(to), traffic_class).ok(),
+            )
     }
 
     pub(super) fn give_back(&mut self, room: u32) {

@@ -13,9 +13,10 @@ use crate::ibverbs_imports;
 /// not for longest.
 pub(crate) const PEERS_MAX: usize = 1024;
 
-/// Budget: how soon the route to a peer is resolved again because of a datagram that its route does
-/// not explain. A sender can make up datagrams, and each resolution is a call of the daemon.
-const RESOLVE_AGAIN: u64 = 1_000_000_000;
+/// Budget: how long it is between two resolutions of senders' addresses by one socket, in
+/// nanoseconds. A sender can make up datagrams, and each resolution is a call of the daemon, for
+/// which the program's call waits.
+const RESOLVE_PERIOD: u64 = 20_000_000;
 
 /// The way to a peer's queue pair.
 pub(crate) struct PeerRoute {
@@ -65,38 +66,8 @@ pub(crate) struct Peer {
     /// Its queue pair, once it has said.
     pub(crate) qpn: Option<u32>,
     pub(crate) way: Option<PeerRoute>,
-    /// When a datagram of it had its route resolved last, in nanoseconds.
-    resolved: Option<u64>,
     /// When it was sent something last; never: 0.
     sent: u64,
-}
-
-impl Peer {
-    /// Whether a datagram from this queue pair is the peer's. In a virtual network a GID does not
-    /// contain the address. So it is compared with the GID that the peer's address leads to, as
-    /// `resolve` says, which is asked at most once a second.
-    ///
-    /// The peer has told its queue pair number through the kernel before, as its protocol demands.
-    pub(crate) fn is_from(
-        &mut self,
-        gid: Gid,
-        qpn: u32,
-        now: u64,
-        resolve: impl FnOnce() -> Option<PeerRoute>,
-    ) -> bool {
-        if self.qpn != Some(qpn) {
-            return false;
-        }
-        let leads_there = |way: &Option<PeerRoute>| way.as_ref().is_some_and(|way| way.gid == gid);
-        let may_resolve =
-            self.resolved.is_none_or(|then| now.saturating_sub(then) >= RESOLVE_AGAIN);
-        if !leads_there(&self.way) && may_resolve {
-            self.resolved = Some(now);
-            // With a new key the same peer has another GID.
-            self.way = resolve().or(self.way.take());
-        }
-        leads_there(&self.way)
-    }
 }
 
 type Key = (IpAddr, u16);
@@ -109,11 +80,43 @@ fn key(address: SocketAddr) -> Key {
 pub(crate) struct Peers {
     all: BTreeMap<Key, Peer>,
     now: u64,
+    /// When the address of a sender may be resolved again, in nanoseconds.
+    resolves_at: u64,
 }
 
 impl Peers {
-    pub(crate) fn find_mut(&mut self, address: SocketAddr) -> Option<&mut Peer> {
-        self.all.get_mut(&key(address))
+    /// Whether a datagram from this queue pair is of the peer with this address, in a virtual
+    /// network. A GID does not contain the address there. So it is compared with the GID that the
+    /// address leads to, as `resolve` says, which is asked for within a budget. A peer that is not
+    /// known becomes known if that is its GID.
+    pub(crate) fn is_from(
+        &mut self,
+        address: SocketAddr,
+        (gid, qpn): (Gid, u32),
+        now: u64,
+        source: impl FnOnce() -> Result<SocketAddr, Errno>,
+        resolve: impl FnOnce(SocketAddr, SocketAddr) -> Option<PeerRoute>,
+    ) -> bool {
+        let known = self.find(address);
+        if known.is_some_and(|peer| peer.qpn.is_some_and(|known| known != qpn)) {
+            return false;
+        }
+        if known.and_then(|peer| peer.way.as_ref()).is_some_and(|way| way.gid == gid) {
+            return true;
+        }
+        let known = known.map(|peer| (peer.address, peer.source));
+        if now < self.resolves_at {
+            return false;
+        }
+        self.resolves_at = now + RESOLVE_PERIOD;
+        let (known, source) = match known {
+            Some((known, source)) => (known, Ok(source)),
+            None => (address, source()),
+        };
+        let Ok(source) = source else { return false };
+        // With a new key the same peer has another GID.
+        let Some(way) = resolve(source, known).filter(|way| way.gid == gid) else { return false };
+        self.of(address, || Ok(source)).map(|peer| peer.way = Some(way)).is_ok()
     }
 
     pub(crate) fn find(&self, address: SocketAddr) -> Option<&Peer> {
@@ -130,7 +133,7 @@ impl Peers {
         if !self.all.contains_key(&key) {
             let source = source()?;
             self.make_room();
-            let peer = Peer { address, source, qpn: None, way: None, resolved: None, sent: 0 };
+            let peer = Peer { address, source, qpn: None, way: None, sent: 0 };
             self.all.insert(key, peer);
         }
         self.all.get_mut(&key).ok_or(Errno::ENOMEM)
@@ -188,21 +191,35 @@ mod tests {
 
     #[test]
     fn a_virtual_sender_is_who_its_address_leads_to() {
-        let (gid, now) = (Gid::new([1; 16]), 1);
+        let (one, two, now) = (Gid::new([1; 16]), Gid::new([2; 16]), RESOLVE_PERIOD);
+        let source = || Ok(address(99));
+        let early = |_, _| panic!("too early to resolve, or for nothing");
         let mut peers = Peers::default();
-        let peer = peers.of(address(1), || Ok(address(99))).unwrap();
-        assert!(!peer.is_from(gid, 7, now, || panic!("its queue pair is not known")));
-        peer.qpn = Some(7);
-        assert!(!peer.is_from(gid, 8, now, || panic!("another queue pair")));
-        assert!(peer.is_from(gid, 7, now, || Some(route(1))));
-        assert!(peer.is_from(gid, 7, now, || panic!("the route is known")));
-        assert!(!peer.is_from(Gid::new([2; 16]), 7, now, || panic!("too early to resolve")));
-        let later = now + RESOLVE_AGAIN;
-        assert!(!peer.is_from(Gid::new([3; 16]), 7, later, || None));
-        assert!(peer.is_from(gid, 7, later, || panic!("the old route is kept")));
+        // Not known yet, or not any more: its address tells.
+        assert!(!peers.is_from(address(1), (two, 7), now, source, |_, _| Some(route(1))));
+        assert!(peers.find(address(1)).is_none(), "a sender that is not believed is not kept");
+        assert!(!peers.is_from(address(1), (one, 7), now, source, early));
+        let now = now + RESOLVE_PERIOD;
+        assert!(peers.is_from(address(1), (one, 7), now, source, |from, to| {
+            assert_eq!((from, to), (address(99), address(1)));
+            Some(route(1))
+        }));
+        assert!(peers.is_from(address(1), (one, 7), now, source, early));
+        peers.of(address(1), source).unwrap().qpn = Some(7);
+        assert!(!peers.is_from(address(1), (one, 8), now, source, early), "another queue pair");
+        // The budget is the socket's: other ports do not get more of it.
+        assert!(!peers.is_from(address(2), (two, 7), now, source, early));
+        let now = now + RESOLVE_PERIOD;
+        assert!(!peers.is_from(address(1), (two, 7), now, source, |_, _| None));
+        assert!(peers.is_from(address(1), (one, 7), now, source, early), "the route is kept");
         // Another key: the same address has another GID.
-        assert!(peer.is_from(Gid::new([2; 16]), 7, later + RESOLVE_AGAIN, || Some(route(2))));
-        assert!(!peer.is_from(gid, 7, later + RESOLVE_AGAIN, || panic!("too early to resolve")));
+        let now = now + RESOLVE_PERIOD;
+        assert!(peers.is_from(address(1), (two, 7), now, source, |_, _| Some(route(2))));
+        assert!(!peers.is_from(address(1), (one, 7), now, source, early));
+        // The queue pair is made anew: peers are believed as before.
+        peers.forget_queues();
+        let now = now + RESOLVE_PERIOD;
+        assert!(peers.is_from(address(1), (two, 9), now, source, |_, _| Some(route(2))));
     }
 
     #[test]

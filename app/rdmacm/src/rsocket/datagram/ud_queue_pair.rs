@@ -5,7 +5,7 @@ use core::ops::Range;
 use libc::{sockaddr, sockaddr_storage};
 use omniverb_abi::*;
 use omniverb_session::cm::CmIdResolved;
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, Gid};
 
 use super::peer_table::PeerRoute;
 use super::wire_format::{NAME_MAX, ROUTE_BYTES};
@@ -15,7 +15,7 @@ use crate::rsocket::iovec::IovecCursor;
 use crate::rsocket::queue_pair::{QpDemands, Queues};
 use crate::rsocket::registered_memory::Memory;
 use crate::rsocket::stream_socket::OwnedCmId;
-use crate::{address_calls, device};
+use crate::{address_calls, c_sockaddr, device};
 
 /// Bytes of a datagram, its header included; as rdma-core has it.
 pub(crate) const DATAGRAM_MAX: usize = 2048;
@@ -89,6 +89,17 @@ impl UdPort {
 
     pub(crate) fn queues(&self) -> &Queues {
         &self.queues
+    }
+
+    /// Whether it is in a virtual network: its GID does not contain its address.
+    pub(crate) fn has_virtual_gid(&self) -> bool {
+        // SAFETY: live, and bound, so the address is as long as its family says.
+        let (gid, own) = unsafe {
+            let address = &raw const (*self.id.0).route.addr;
+            let own = c_sockaddr::from_c((&raw const (*address).src_storage).cast());
+            (Gid::new((*address).ibaddr.sgid.raw), own)
+        };
+        own.is_ok_and(|own| gid != Gid::ZERO && gid != Gid::from(c_sockaddr::ip(&own)))
     }
 
     /// The way to a peer.
