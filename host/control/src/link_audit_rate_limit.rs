@@ -7,9 +7,9 @@
 use omniverb_tenancy::VnicId;
 use std::collections::BTreeMap;
 
-/// Lines that a vNIC may cause at once: a job that starts or ends.
+/// Budget: lines of the audit that a vNIC may cause at once: a job that starts or ends.
 const BURST: u64 = 64;
-/// Lines a second that it may cause on and on.
+/// Budget: lines of the audit that a vNIC may cause a second, on and on.
 const RATE: u64 = 8;
 const SECOND: u64 = 1_000_000_000;
 
