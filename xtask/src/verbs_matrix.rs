@@ -48,6 +48,20 @@ fn mark(status: VerbStatus) -> &'static str {
     }
 }
 
+/// What is not offered and has another errno.
+const ERRNO_EXCEPTIONS: &str = "\
+| what | errno |
+|---|---|
+| `ibv_export_buf_dmabuf_fd` | `ENODATA`: there is the call, and never such a descriptor |
+| access flags of `ibv_reg_mr` and opcodes of work requests that are not known | `EINVAL` |
+| queue pair types that are not known (of raw packets, of drivers: `EOPNOTSUPP`) | `EINVAL` |
+| `rdma_cm` with addresses of `AF_IB` | `EINVAL` |
+| `rdma_set_option` with `RDMA_OPTION_IB_PATH`, or an option that is not known | `ENOSYS` |
+
+Masked and vector atomics have no symbol in these libraries. SRQs for tag matching, which
+`ibv_create_srq_ex` makes, have `EOPNOTSUPP`. [Limits](reference/limits/verbs.md) has the rest.
+";
+
 /// Every symbol of the nodes that clients ask for.
 fn exported(out: &mut String, table: &Table) {
     *out += "| symbol | node | works | note |\n|---|---|---|---|\n";
@@ -67,8 +81,9 @@ fn page(table: &Table, connections: &Table) -> String {
          Made by `cargo xtask matrix` from `app/ibverbs/symbols.toml` and\n\
          `app/rdmacm/symbols.toml`; do not edit. Every symbol of libibverbs and librdmacm up to\n\
          release 65 is there. What is not offered answers as hardware without the feature does:\n\
-         `EOPNOTSUPP`.\n",
+         `EOPNOTSUPP`, but for these.\n\n",
     );
+    out += ERRNO_EXCEPTIONS;
     let public = |table: &Table, status| {
         table.nodes.values().flatten().filter(|(_, s)| s.status == status).count()
     };
