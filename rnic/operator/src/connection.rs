@@ -7,6 +7,7 @@ use omniverb_session::operator::{
 };
 use omniverb_sys::{eventfd, seqpacket};
 use serde_json::Value;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,6 +48,8 @@ pub enum CallError {
 pub struct Connection {
     socket: OwnedFd,
     owner: u32,
+    /// Of the last call. An answer has that of its call.
+    tag: Cell<u64>,
 }
 
 impl Connection {
@@ -57,7 +60,7 @@ impl Connection {
     pub fn connect(path: &Path) -> io::Result<Connection> {
         let socket = seqpacket::connect(path)?;
         let owner = seqpacket::peer(socket.as_fd())?.uid;
-        Ok(Connection { socket, owner })
+        Ok(Connection { socket, owner, tag: Cell::new(0) })
     }
 
     /// The user whose process listens there.
@@ -78,7 +81,8 @@ impl Connection {
     /// The kernel's.
     pub fn send(&self, message: &Message, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(1, message, &mut bytes);
+        self.tag.set(self.tag.get() + 1);
+        let length = encode(self.tag.get(), message, &mut bytes);
         seqpacket::send(self.socket.as_fd(), bytes.get(..length).unwrap_or_default(), files)
     }
 
@@ -90,22 +94,27 @@ impl Connection {
         eventfd::readable(self.socket.as_fd(), limit)
     }
 
-    /// The answer, with the descriptors that come beside it.
+    /// The answer to the last call, with the descriptors that come beside it. Answers to earlier
+    /// ones, which came too late, are left out.
     ///
     /// # Errors
     /// There is none in time, or it is no message.
     pub fn receive(&self, limit: Duration) -> Result<(Message, Vec<OwnedFd>), CallError> {
-        if !self.wait(Some(limit))? {
-            return Err(CallError::Silent);
-        }
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let mode = seqpacket::BlockingMode::NonBlocking;
-        match seqpacket::receive(self.socket.as_fd(), &mut bytes, mode)? {
-            (0, _) => Err(CallError::Closed),
-            (length, files) => match decode(bytes.get(..length).unwrap_or_default()) {
-                Ok((_, answer)) => Ok((answer, files)),
-                Err(_) => Err(CallError::Version),
-            },
+        loop {
+            if !self.wait(Some(limit))? {
+                return Err(CallError::Silent);
+            }
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            let mode = seqpacket::BlockingMode::NonBlocking;
+            let (length, files) = seqpacket::receive(self.socket.as_fd(), &mut bytes, mode)?;
+            if length == 0 {
+                return Err(CallError::Closed);
+            }
+            match decode(bytes.get(..length).unwrap_or_default()) {
+                Ok((tag, _)) if (1..self.tag.get()).contains(&tag) => {}
+                Ok((_, answer)) => return Ok((answer, files)),
+                Err(_) => return Err(CallError::Version),
+            }
         }
     }
 
@@ -236,8 +245,9 @@ mod tests {
             for answer in answers {
                 let mut bytes = [0; MESSAGE_BYTES_MAX];
                 let mode = seqpacket::BlockingMode::Blocking;
-                seqpacket::receive(socket.as_fd(), &mut bytes, mode).unwrap();
-                let length = encode(1, &answer, &mut bytes);
+                let (length, _) = seqpacket::receive(socket.as_fd(), &mut bytes, mode).unwrap();
+                let (tag, _) = decode(&bytes[..length]).unwrap();
+                let length = encode(tag, &answer, &mut bytes);
                 seqpacket::send(socket.as_fd(), &bytes[..length], &[]).unwrap();
             }
         });
@@ -272,6 +282,14 @@ mod tests {
         assert_eq!(kinds(&connection).unwrap(), (2, expected));
         assert!(matches!(kinds(&connection), Err(CallError::Closed | CallError::Io(_))));
         assert!(connection.is_over());
+    }
+
+    #[test]
+    fn an_answer_that_is_late_is_not_the_next_calls() {
+        let connection = daemon(vec![piece("", None), Done { take_back: 7 }.into()]);
+        connection.send(&QueryObjects { from: Cursor::START }.into(), &[]).unwrap();
+        let answer = connection.call(&QueryObjects { from: Cursor::START }.into(), LIMIT);
+        assert!(matches!(answer, Ok(Message::Done(Done { take_back: 7 }))));
     }
 
     #[test]
