@@ -100,8 +100,10 @@ impl Limiter {
         let burst = i128::from(new.burst());
         let bits = i128::from(self.free_at - signed(now)) * i128::from(self.limit.bits_per_second);
         let owed = bits / i128::from(limit.bits_per_second.max(1));
-        // A debt made at a high rate would last long at a low one: a burst's worth is enough.
-        let owed = owed.clamp(-burst, burst) as i64;
+        // A debt made at a high rate would last long at a low one: a burst's worth is enough. Not
+        // less than an operation: else each change would be good for one.
+        let most = burst.max(limit.takes(OPERATION, 0).0.into());
+        let owed = owed.clamp(-burst, most) as i64;
         *self = Limiter { free_at: signed(now) + owed, ..new };
     }
 
@@ -212,6 +214,19 @@ mod tests {
         limiter.take(200);
         limiter.change(Limit { bits_per_second: 8_000_000, burst_bytes: 100 }, 0);
         assert_eq!(limiter.ready(0), Err(100_001));
+    }
+
+    #[test]
+    fn a_change_is_good_for_no_operation() {
+        for per_second in [1, 100, 1999] {
+            let limit = Limit::of_operations(per_second);
+            let mut limiter = Limiter::new(limit, 0);
+            limiter.take(OPERATION);
+            for _ in 0..100 {
+                limiter.change(limit, 1);
+                assert!(!limiter.is_ready(1), "{per_second}");
+            }
+        }
     }
 
     #[test]
