@@ -6,6 +6,10 @@
 //! without an answer. Whether its sender is a peer the packet thread finds out. A vNIC sends from
 //! its own underlay address alone.
 //!
+//! An address alone is no proof of a sender: other programs of a peer's host send from it, too. All
+//! daemons send from UDP port 4791, which no other process of the host has. So a packet from
+//! another source port is dropped.
+//!
 //! A packet for an underlay address of this host goes to the vNIC there at once, if that is of the
 //! sender's virtual network; it is never sent out. So no socket takes a packet from such an
 //! address: any process of the host's own namespace could have sent that. An underlay address has a
@@ -298,6 +302,10 @@ impl Relay {
             bytes.chunks_mut(BUFFER_BYTES).map(IoSliceMut::new).collect();
         let count = host.state.recv((&host.socket).into(), &mut slices, &mut meta).unwrap_or(0);
         for (slice, meta) in slices.iter().zip(&meta[..count]) {
+            // The kernel merges packets of one source port alone.
+            if meta.addr.port() != PORT {
+                continue;
+            }
             let batch = slice.get(..meta.len).unwrap_or_default();
             for datagram in batch.chunks(meta.stride.max(1)) {
                 self.deliver(host.address, meta, datagram);
@@ -318,11 +326,8 @@ impl Relay {
             return;
         };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
-        let port = meta.addr.port();
-        seat.put(
-            &ProxiedHeader { local: Some(underlay), remote, interface: 0, port, ecn },
-            datagram,
-        );
+        let local = Some(underlay);
+        seat.put(&ProxiedHeader { local, remote, interface: 0, port: PORT, ecn }, datagram);
     }
 
     /// Sends what a vNIC has for its peers.

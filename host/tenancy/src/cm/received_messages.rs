@@ -35,8 +35,11 @@ impl ConnectionManager<'_> {
     ) {
         let names = self.network.names(self.tenants, at, source, underlay);
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
+            // In a virtual network, the number of its queue pair 1 is known. Others are programs'.
+            let services = self.tenants.virtual_networks.services(at, sender);
             // A sender with one of our addresses would have been delivered within the vNIC.
-            if !sender.is_loopback()
+            if services.is_none_or(|services| services == source)
+                && !sender.is_loopback()
                 && !self.tenants.owns(at, sender)
                 && self.tenants.owns(at, own)
                 && !self

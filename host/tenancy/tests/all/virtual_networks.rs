@@ -3,7 +3,7 @@
 //! Names of another tenant, or of no vNIC, lead to a link that loses its packets.
 
 use crate::socket_relations::{relate, verdicts};
-use crate::support::cm_helpers::events as cm_events;
+use crate::support::cm_helpers::{events as cm_events, sent};
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
@@ -13,7 +13,7 @@ use omniverb_tenancy::{
     Action, Policy, Reach, RelationRefusal, SessionId, TenantId, TenantNetwork, VnicAddress,
     VnicPlace,
 };
-use omniverb_terms::{Gid, Qpn, Service};
+use omniverb_terms::{Gid, Qpn, Service, UnderlayRoute};
 use omniverb_vgid::{Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork};
 use std::collections::BTreeMap;
 
@@ -26,20 +26,32 @@ fn place(number: u64) -> VnicPlace {
     }
 }
 
+/// A vNIC of another host.
+fn far_place(underlay: [u8; 4], offset: u32) -> VnicPlace {
+    let range = QpnRange::new(QpnOffset::new(offset).unwrap(), 1024).unwrap();
+    VnicPlace { virtual_ip: [10, 0, 0, 9].into(), underlay: underlay.into(), range }
+}
+
+/// Describes both tenants, the first with this vNIC of another host.
+fn describe(bench: &mut Bench, far: Option<VnicPlace>) {
+    let network = |numbers: [u64; 2], far: Option<VnicPlace>| {
+        let key = TenantKey::new([numbers[0] as u8; 16]);
+        let codec = Codec::new(&key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
+        let places = numbers.map(place).into_iter().chain(far);
+        let vnics = places.map(|place| (place.virtual_ip, place)).collect();
+        let mtu = if numbers[0] == 1 { 9000 } else { 1500 };
+        TenantNetwork { codec, vnics, qpns: 1024, mtu, features: 7 }
+    };
+    let networks = [(TenantId(1), network([1, 2], far)), (TenantId(2), network([3, 4], None))];
+    let actions = bench.tenancy.describe_networks(BTreeMap::from(networks));
+    bench.carry_out(actions);
+}
+
 /// Processes 1 and 2 of one tenant, 3 and 4 of another, both with 10.0.0.1 and 10.0.0.2.
 fn two_tenants() -> Bench {
     let mut bench = bench();
     let tenant = |number: u64| TenantId(if number < 3 { 1 } else { 2 });
-    let network = |numbers: [u64; 2]| {
-        let key = TenantKey::new([numbers[0] as u8; 16]);
-        let codec = Codec::new(&key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
-        let vnics = numbers.map(place).map(|place| (place.virtual_ip, place));
-        let mtu = if numbers[0] == 1 { 9000 } else { 1500 };
-        TenantNetwork { codec, vnics: BTreeMap::from(vnics), qpns: 1024, mtu, features: 7 }
-    };
-    let networks = [(TenantId(1), network([1, 2])), (TenantId(2), network([3, 4]))];
-    let actions = bench.tenancy.describe_networks(BTreeMap::from(networks));
-    bench.carry_out(actions);
+    describe(&mut bench, None);
     for number in 1..=4 {
         bench.introduce(number, 1);
         let policy = Policy { tenant: tenant(number), ..bench.tenancy.policy(vnic(number)) };
@@ -187,6 +199,33 @@ fn virtual_addresses_are_resolved_and_messages_stay_within_their_tenant() {
         assert_eq!(errno(said(&mut bench, one, unknown)), omniverb_terms::Errno::EHOSTUNREACH);
     }
     assert!(cm_events(&mut bench, 2).is_empty());
+}
+
+/// The route from vNIC 1 to another host.
+fn to_host(remote: [u8; 4]) -> UnderlayRoute {
+    UnderlayRoute::plain([192, 0, 2, 1].into(), remote.into(), 0)
+}
+
+#[test]
+fn a_connection_manager_of_another_host_is_heard_by_its_own_number_alone() {
+    let mut bench = two_tenants();
+    describe(&mut bench, Some(far_place([192, 0, 2, 2], 0x50_0000)));
+    let disconnect = omniverb_cm::Disconnect {
+        communication: 5,
+        remote: 6,
+        queue_pair: Qpn(7),
+        private: [0; 220],
+    };
+    let message = omniverb_cm::Message::Disconnect(disconnect);
+    let mad = omniverb_cm::Mad { transaction: 9, modifier: 0, message }.to_bytes();
+    // A program's queue pair; those of no vNIC; the right one.
+    for (source, answers) in [(0x50_0002, 0), (1, 0), (0x50_0401, 0), (0x50_0001, 1)] {
+        bench.told.clear();
+        let route = to_host([192, 0, 2, 2]);
+        let actions = bench.tenancy.management(vnic(1), Qpn(source), &route, &mad, bench.now);
+        bench.carry_out(actions);
+        assert_eq!(sent(&bench).len(), answers, "{source:#x}");
+    }
 }
 
 /// What processes say of queue pairs that are not theirs changes nothing; of what they say of their

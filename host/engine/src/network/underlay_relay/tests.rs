@@ -31,7 +31,11 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
         packet
     };
     // A process of this host that says it is one of its vNICs: those are not heard from here.
-    let forger = std::net::UdpSocket::bind((here, 0)).unwrap();
+    let nearby = IpAddr::from([127, 7, 91, 10]);
+    let (near, near_end) = seqpacket::pair().unwrap();
+    let near_seat = Seat { has_far_peers: false, ..seat(5, nearby, 0x40_0800, near_end) };
+    relay.open(near_seat).unwrap();
+    let forger = std::net::UdpSocket::bind((nearby, PORT)).unwrap();
     forger.send_to(&packet(0x40_0004), SocketAddr::new(here, PORT)).unwrap();
     // Out of the ranges; in the second one.
     for qpn in [0x3f_ffff, 0x40_0800, 5, 0x40_0404] {
@@ -43,7 +47,7 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
     let (head, contents) = ProxiedHeader::read(&buffer[..length]).unwrap();
     assert_eq!((head.local, head.remote, contents), (Some(here), there, &packet(0x40_0404)[..]));
     let mode = seqpacket::BlockingMode::NonBlocking;
-    for end in [&one, &two] {
+    for end in [&one, &two, &near] {
         assert!(seqpacket::receive(end.as_fd(), &mut buffer, mode).is_err(), "nothing else");
     }
     // Back, and in another's name.
@@ -74,6 +78,49 @@ fn relay() -> UnderlayRelay {
 fn sent(local: IpAddr, remote: IpAddr, qpn: u32) -> Vec<u8> {
     let head = ProxiedHeader { local: Some(local), remote, interface: 0, port: PORT, ecn: 2 };
     [&head.written()[..], &[100, 0, 0xff, 0xff], &qpn.to_be_bytes()].concat()
+}
+
+#[test]
+fn a_packet_from_another_source_port_is_dropped() {
+    let mut relay = relay();
+    let [here, there] = [8, 9].map(|last| IpAddr::from([127, 7, 91, last]));
+    let (own, end) = seqpacket::pair().unwrap();
+    let seat = Seat {
+        vnic: VnicId(1),
+        network: 1,
+        underlay: here,
+        has_far_peers: true,
+        qpns: (Qpn(0x40_0000), 1024),
+        end,
+        agent: None,
+    };
+    relay.open(seat).unwrap();
+    let packet = |last: u8| [&[100, 0, 0xff, 0xff, 0, 0x40, 0, 4][..], &[last]].concat();
+    // Another program of the peer's host; the daemon there.
+    let forger = std::net::UdpSocket::bind((there, 0)).unwrap();
+    let daemon = std::net::UdpSocket::bind((there, PORT)).unwrap();
+    for (socket, last) in [(&forger, 1), (&daemon, 2)] {
+        socket.send_to(&packet(last), SocketAddr::new(here, PORT)).unwrap();
+    }
+    // Merged, as the kernel gives them: two packets in one message.
+    let merged = [packet(3), packet(3)].concat();
+    let state = UdpSocketState::new((&forger).into()).unwrap();
+    let train = Transmit {
+        destination: SocketAddr::new(here, PORT),
+        ecn: None,
+        contents: &merged,
+        segment_size: Some(packet(3).len()),
+        src_ip: None,
+    };
+    state.try_send((&forger).into(), &train).unwrap();
+    daemon.send_to(&packet(4), SocketAddr::new(here, PORT)).unwrap();
+    let mut buffer = [0; MESSAGE_MAX];
+    for last in [2, 4] {
+        let mode = seqpacket::BlockingMode::Blocking;
+        let (length, _) = seqpacket::receive(own.as_fd(), &mut buffer, mode).unwrap();
+        let (head, contents) = ProxiedHeader::read(&buffer[..length]).unwrap();
+        assert_eq!((head.remote, head.port, contents), (there, PORT, &packet(last)[..]));
+    }
 }
 
 #[test]
