@@ -46,9 +46,8 @@ const BUFFERS: usize = 4;
 const PACKETS_PER_TURN: usize = 64;
 /// Bytes of a packet up to the end of its destination QPN.
 const DESTINATION_END: usize = 8;
-/// How long a socket that was given up is waited for where its address is needed again. The thread
-/// closes it in its next iteration.
-const CLOSING_MAX: Duration = Duration::from_secs(1);
+/// How long the thread is waited for, which does what it is told in its next iteration.
+const ORDER_MAX: Duration = Duration::from_secs(1);
 
 /// Tokens of the poller: a kind in the top byte, a number below.
 mod token {
@@ -78,20 +77,32 @@ pub struct Seat {
     pub agent: Option<Arc<UdpPort>>,
 }
 
+/// By which the thread says whether it could do something.
+type Outcome = mpsc::Sender<io::Result<()>>;
+
 enum Order {
-    Host(IpAddr, OwnedFd),
+    Host(IpAddr, OwnedFd, Outcome),
     /// The address has no socket any more. The sender is dropped once that is closed.
     CloseHost(IpAddr, mpsc::Sender<()>),
-    Open(Seat),
+    Open(Seat, Outcome),
     Close(VnicId),
+}
+
+/// An underlay address, as the control plane knows it.
+#[derive(Default)]
+struct HostUsers {
+    /// vNICs that need a socket, whether or not there is one.
+    users: BTreeSet<VnicId>,
+    /// The thread has a socket of it.
+    has_socket: bool,
 }
 
 /// The thread, as the control plane holds it. Dropping it ends the thread.
 pub struct UnderlayRelay {
     orders: Option<mpsc::Sender<Order>>,
     wake: Arc<EventFd>,
-    /// Addresses with sockets, and the vNICs that need them.
-    hosts: BTreeMap<IpAddr, BTreeSet<VnicId>>,
+    /// Addresses of which vNICs need sockets.
+    hosts: BTreeMap<IpAddr, HostUsers>,
     /// Sockets that the thread closes.
     closing: BTreeMap<IpAddr, mpsc::Receiver<()>>,
     thread: Option<JoinHandle<()>>,
@@ -128,25 +139,34 @@ impl UnderlayRelay {
     /// # Errors
     /// UDP port 4791 of its underlay address cannot be had: `EADDRINUSE`, or `EADDRNOTAVAIL` if
     /// this host does not have the address. Packets to vNICs of this host are carried all the same.
-    /// The port is tried again for the next vNIC.
+    /// The port is tried again for the next vNIC, and is then this one's, too. Or the kernel cannot
+    /// watch another descriptor: `ENOSPC`, `ENOMEM`.
     pub fn open(&mut self, seat: Seat) -> io::Result<()> {
-        let (vnic, underlay, has_far_peers) = (seat.vnic, seat.underlay, seat.has_far_peers);
-        self.close(vnic);
-        self.order(Order::Open(seat));
-        if has_far_peers { self.open_host(underlay, vnic) } else { Ok(()) }
+        let (vnic, needed) = (seat.vnic, seat.has_far_peers.then_some(seat.underlay));
+        // First, so that a socket that it has already stays.
+        let has_socket = needed.map_or(Ok(()), |underlay| self.open_host(underlay, vnic));
+        self.leave_hosts(vnic, needed);
+        if let Err(error) = self.carry_out(|outcome| Order::Open(seat, outcome)) {
+            self.close(vnic);
+            let text =
+                format!("its packets are not carried, its own port cannot be watched: {error}");
+            return Err(io::Error::new(error.kind(), text));
+        }
+        has_socket
     }
 
     fn open_host(&mut self, underlay: IpAddr, vnic: VnicId) -> io::Result<()> {
-        if let Some(users) = self.hosts.get_mut(&underlay) {
-            users.insert(vnic);
+        let host = self.hosts.entry(underlay).or_default();
+        host.users.insert(vnic);
+        if host.has_socket {
             return Ok(());
         }
         if let Some(closing) = self.closing.remove(&underlay) {
-            let _ = closing.recv_timeout(CLOSING_MAX);
+            let _ = closing.recv_timeout(ORDER_MAX);
         }
         let socket = bound_to(SocketAddr::new(underlay, PORT))?;
-        self.hosts.insert(underlay, BTreeSet::from([vnic]));
-        self.order(Order::Host(underlay, socket));
+        self.carry_out(|outcome| Order::Host(underlay, socket, outcome))?;
+        self.hosts.entry(underlay).or_default().has_socket = true;
         Ok(())
     }
 
@@ -154,12 +174,31 @@ impl UnderlayRelay {
     /// other needs it.
     pub fn close(&mut self, vnic: VnicId) {
         self.order(Order::Close(vnic));
-        let unused = self.hosts.extract_if(.., |_, users| users.remove(&vnic) && users.is_empty());
-        let unused: Vec<IpAddr> = unused.map(|(address, _)| address).collect();
+        self.leave_hosts(vnic, None);
+    }
+
+    /// A vNIC needs sockets of no addresses but this one.
+    fn leave_hosts(&mut self, vnic: VnicId, needed: Option<IpAddr>) {
+        let unused = self.hosts.extract_if(.., |address, host| {
+            Some(*address) != needed && host.users.remove(&vnic) && host.users.is_empty()
+        });
+        let unused: Vec<IpAddr> =
+            unused.filter(|(_, host)| host.has_socket).map(|(address, _)| address).collect();
         for address in unused {
             let (done, closing) = mpsc::channel();
             self.closing.insert(address, closing);
             self.order(Order::CloseHost(address, done));
+        }
+    }
+
+    /// Has the thread do something. If it is late, that is done later.
+    fn carry_out(&self, order: impl FnOnce(Outcome) -> Order) -> io::Result<()> {
+        let (done, outcome) = mpsc::channel();
+        self.order(order(done));
+        match outcome.recv_timeout(ORDER_MAX) {
+            Ok(outcome) => outcome,
+            Err(mpsc::RecvTimeoutError::Timeout) => Ok(()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
@@ -227,9 +266,13 @@ impl Relay {
         self.wake.take();
         loop {
             match self.inbox.try_recv() {
-                Ok(Order::Host(address, socket)) => self.add_host(address, socket),
+                Ok(Order::Host(address, socket, outcome)) => {
+                    let _ = outcome.send(self.add_host(address, socket));
+                }
                 Ok(Order::CloseHost(address, done)) => self.close_host(address, done),
-                Ok(Order::Open(seat)) => self.open(seat),
+                Ok(Order::Open(seat, outcome)) => {
+                    let _ = outcome.send(self.open(seat));
+                }
                 Ok(Order::Close(vnic)) => self.close(vnic),
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,
@@ -237,13 +280,13 @@ impl Relay {
         }
     }
 
-    fn add_host(&mut self, address: IpAddr, socket: OwnedFd) {
-        let Ok(state) = UdpSocketState::new((&socket).into()) else { return };
+    fn add_host(&mut self, address: IpAddr, socket: OwnedFd) -> io::Result<()> {
+        let state = UdpSocketState::new((&socket).into())?;
         self.last_host += 1;
         let number = self.last_host;
-        if self.poller.add(&socket, token::HOST | number).is_ok() {
-            self.hosts.insert(number, Host { address, socket, state });
-        }
+        self.poller.add(&socket, token::HOST | number)?;
+        self.hosts.insert(number, Host { address, socket, state });
+        Ok(())
     }
 
     fn close_host(&mut self, address: IpAddr, done: mpsc::Sender<()>) {
@@ -259,18 +302,19 @@ impl Relay {
         ranges.next().is_some() || self.hosts.values().any(|host| host.address == address)
     }
 
-    fn open(&mut self, seat: Seat) {
+    fn open(&mut self, seat: Seat) -> io::Result<()> {
         self.close(seat.vnic);
         let (first, count) = seat.qpns;
         // vNICs have numbers of the daemon's own, which never come near these bits.
         let number = seat.vnic.0 & token::NUMBER;
-        if self.poller.add(&seat.end, token::VNIC | number).is_ok() {
-            for socket in seat.agent.iter().flat_map(|port| port.sockets()) {
-                let _ = self.poller.add(socket, token::AGENT | number);
-            }
-            self.ranges.insert((seat.underlay, first.0), (first.0 + count, seat.vnic));
-            self.seats.insert(seat.vnic, seat);
-        }
+        self.poller.add(&seat.end, token::VNIC | number)?;
+        let agents = seat.agent.iter().flat_map(|port| port.sockets());
+        let watched = agents.map(|socket| self.poller.add(socket, token::AGENT | number));
+        let watched = watched.collect::<io::Result<()>>();
+        // If not all are watched, the control plane closes it.
+        self.ranges.insert((seat.underlay, first.0), (first.0 + count, seat.vnic));
+        self.seats.insert(seat.vnic, seat);
+        watched
     }
 
     fn close(&mut self, vnic: VnicId) {

@@ -213,6 +213,65 @@ fn an_underlay_address_has_a_socket_as_long_as_a_vnic_needs_it() {
     drop(holder);
 }
 
+/// The socket that has port 4791 of an address, by its inode.
+fn socket_at(here: [u8; 4]) -> Option<String> {
+    let name = format!("{:08X}:{PORT:04X}", u32::from_ne_bytes(here));
+    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+    let mut rows = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    Some(rows.find(|row| row[1] == name)?[9].to_owned())
+}
+
+#[test]
+fn a_socket_stays_for_all_vnics_that_need_it_and_when_one_is_opened_again() {
+    let mut relay = relay();
+    let octets = [127, 7, 91, 11];
+    let here = IpAddr::from(octets);
+    let mut ends = Vec::new();
+    let mut open = |relay: &mut UnderlayRelay, vnic: u32, underlay: IpAddr| {
+        let (own, end) = seqpacket::pair().unwrap();
+        ends.push(own);
+        let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
+        let (vnic, network) = (VnicId(vnic.into()), 1);
+        relay.open(Seat { vnic, network, underlay, has_far_peers: true, qpns, end, agent: None })
+    };
+    // Another process has the port when the first one is opened.
+    let holder = std::net::UdpSocket::bind((here, PORT)).unwrap();
+    assert!(open(&mut relay, 1, here).is_err());
+    drop(holder);
+    open(&mut relay, 2, here).unwrap();
+    let socket = socket_at(octets);
+    assert!(socket.is_some());
+    relay.close(VnicId(2));
+    // Had it been given up, the thread would have closed it before it did this.
+    open(&mut relay, 3, IpAddr::from([127, 7, 91, 12])).unwrap();
+    assert_eq!(socket_at(octets), socket, "the first one needs it");
+    open(&mut relay, 1, here).unwrap();
+    assert_eq!(socket_at(octets), socket, "it was given up meanwhile");
+    // To another address: that of before is free.
+    open(&mut relay, 1, IpAddr::from([127, 7, 91, 12])).unwrap();
+    assert_eq!(socket_at(octets), None);
+}
+
+#[test]
+fn a_vnic_that_cannot_be_watched_is_refused() {
+    let mut relay = relay();
+    let octets = [127, 7, 91, 13];
+    // No poller watches a file.
+    let end = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let seat = Seat {
+        vnic: VnicId(1),
+        network: 1,
+        underlay: IpAddr::from(octets),
+        has_far_peers: true,
+        qpns: (Qpn(0x40_0400), 1024),
+        end,
+        agent: None,
+    };
+    let error = relay.open(seat).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    assert!(relay.hosts.is_empty(), "it needs no socket");
+}
+
 #[test]
 fn rings_pass_between_the_port_of_a_vnic_and_that_of_its_machines_agent() {
     let mut relay = relay();
