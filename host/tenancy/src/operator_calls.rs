@@ -85,13 +85,15 @@ impl Tenancy {
         self.relater().review_relations(key);
     }
 
-    /// Changes the virtual networks of tenants that have keys. Links that exist stay.
+    /// Changes the virtual networks of tenants that have keys. Links that exist stay, but for those
+    /// that datagrams of senders caused which are not described any more.
     #[must_use]
     pub fn describe_networks(
         &mut self,
         networks: BTreeMap<TenantId, TenantNetwork>,
     ) -> Vec<Action> {
         self.tenants.virtual_networks.describe(networks);
+        self.unlinker().end_undescribed_senders();
         for vnic in self.tenants.virtual_networks.vnics() {
             self.tenants.read_addresses(&mut self.context, vnic, None);
         }

@@ -8,7 +8,7 @@ use super::Unlinker;
 use super::engine_link::Cause;
 use crate::policy::policies::Policy;
 use crate::row_keys::{LinkKey, SessionId};
-use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed, TAKE_ALL, TakeBack};
+use omniverb_session::body::{CLOSED_BY_NETWORK, CLOSED_BY_PEER, LinkClosed, TAKE_ALL, TakeBack};
 use omniverb_terms::{Qpn, Rkey, VnicId};
 use std::collections::BTreeSet;
 
@@ -28,6 +28,20 @@ impl Unlinker<'_> {
         let engine: Vec<(Qpn, Qpn)> = engine.map(|link| (link.flow.qpn, link.flow.peer)).collect();
         for (qpn, peer) in engine {
             self.end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
+        }
+    }
+
+    /// Ends the links that datagrams of senders caused which virtual networks do not describe any
+    /// more: their numbers and addresses may be another vNIC's.
+    pub(crate) fn end_undescribed_senders(&mut self) {
+        let networks = &self.tenants.virtual_networks;
+        let ended = self.links.all_engine().filter(|link| {
+            link.cause == Cause::Stranger
+                && !networks.is_described(link.vnic, link.flow.peer, link.flow.dgid)
+        });
+        let ended: Vec<(Qpn, Qpn)> = ended.map(|link| (link.flow.qpn, link.flow.peer)).collect();
+        for (qpn, peer) in ended {
+            self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
         }
     }
 

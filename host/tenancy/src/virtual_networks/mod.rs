@@ -250,6 +250,20 @@ impl VirtualNetworks {
         self.read(tenant, one).is_some_and(|place| self.read(tenant, other) == Some(place))
     }
 
+    /// Whether queue pair `source` of a sender with this name is of a vNIC that is described in a
+    /// vNIC's network, or the vNIC is flat. A name of a key that is not valid any more says nothing
+    /// of the sender.
+    pub(crate) fn is_described(&self, at: VnicId, source: Qpn, sender: Gid) -> bool {
+        let Some(seat) = self.seats.get(&at) else { return true };
+        let Some(network) = self.tenants.get(&seat.tenant) else { return false };
+        let Some(name) = self.read(seat.tenant, sender) else { return true };
+        let place = network.vnics.get(&name.virtual_ip);
+        place.is_some_and(|place| {
+            address(place) == name
+                && PhysicalQpn::new(source).and_then(|qpn| place.range.virtual_of(qpn)).is_some()
+        })
+    }
+
     /// The virtual address of a vNIC itself.
     pub(crate) fn own_address(&self, key: VnicId) -> Option<IpAddr> {
         self.seats.get(&key).map(|seat| seat.place.virtual_ip.into())

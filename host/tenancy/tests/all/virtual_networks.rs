@@ -228,6 +228,29 @@ fn a_connection_manager_of_another_host_is_heard_by_its_own_number_alone() {
     }
 }
 
+#[test]
+fn links_for_datagrams_end_with_the_description_of_their_sender() {
+    let (host, other) = ([192, 0, 2, 2], [192, 0, 2, 3]);
+    let first = far_place(host, 0x50_0000);
+    for changed in [None, Some(far_place(host, 0x50_0400)), Some(far_place(other, 0x50_0000))] {
+        let mut bench = two_tenants();
+        describe(&mut bench, Some(first));
+        let ud = new_qp(&mut bench, 1, Service::Ud);
+        let (qpn, source) = (Qpn(0x40_0400 + ud.0), Qpn(0x50_0005));
+        let actions = bench.tenancy.stranger(vnic(1), (qpn, source), &to_host(host), bench.now);
+        bench.carry_out(actions);
+        assert_eq!(engine_links(&bench).len(), 1);
+        describe(&mut bench, Some(first));
+        assert_eq!(detached(&bench), [], "nothing has changed");
+        describe(&mut bench, changed);
+        assert_eq!(detached(&bench), [(qpn, source)], "{changed:?}");
+        let reason = CLOSED_BY_PEER;
+        let closed = LinkClosed { qpn, peer_qpn: source, reason, reserved: 0 };
+        assert!(events(&mut bench, 1).contains(&closed.into()));
+        bench.tenancy.check_accounts();
+    }
+}
+
 /// What processes say of queue pairs that are not theirs changes nothing; of what they say of their
 /// own, no more is kept than links are paid for.
 #[test]
