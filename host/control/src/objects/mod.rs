@@ -546,6 +546,7 @@ impl Objects {
         let row = json!({
             "tenant": tenant, "address": virtual_ip, "vnic": name, "vgid": gid,
             "underlay": underlay, "qpn_offset": range.offset().number(), "qpns": range.count(),
+            "proof": self.places.proof(name, &self.keys),
         });
         Some(("place", row))
     }

@@ -1,15 +1,15 @@
 //! Defines vNICs of other hosts, as the cluster's agents announce them.
 //!
 //! The cluster has one for each address of a virtual network. It is made by another host's agent,
-//! and comes by way of the network: everything in it is checked. Who cannot make a vGID with the
-//! tenant's key cannot make one. What an operator describes decides before it, so nothing that this
+//! and comes by way of the network: everything in it is checked. Who does not have the tenant's key
+//! cannot make one: of that its vGID and its proof are made. What an operator describes decides before it, so nothing that this
 //! host has depends on one.
 
 use super::chosen_qpns::{QPNS, chosen};
 use super::object_names::is_name;
 use omniverb_tenancy::VnicPlace;
 use omniverb_terms::Gid;
-use omniverb_vgid::QpnRange;
+use omniverb_vgid::{QpnRange, TenantKey};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,6 +29,8 @@ pub struct RemoteVnic {
     pub qpn_offset: u32,
     /// How many QPNs it has.
     pub qpns: u32,
+    /// What only who has the tenant's key can say of [its place](place_proof).
+    pub proof: String,
 }
 
 /// One of which nothing is known: it has no place.
@@ -36,7 +38,8 @@ impl Default for RemoteVnic {
     fn default() -> RemoteVnic {
         let (host, vnic) = (String::new(), String::new());
         let (vgid, underlay) = (Ipv6Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
-        RemoteVnic { vgid, host, vnic, underlay, qpn_offset: 0, qpns: 0 }
+        let proof = String::new();
+        RemoteVnic { vgid, host, vnic, underlay, qpn_offset: 0, qpns: 0, proof }
     }
 }
 
@@ -80,10 +83,35 @@ impl RemoteVnic {
         Some(VnicPlace { virtual_ip, underlay: IpAddr::V4(self.underlay), range })
     }
 
+    /// Whether what it says of this place was said with one of these keys.
+    pub(crate) fn is_proven(&self, place: &VnicPlace, keys: &[TenantKey]) -> bool {
+        let is_it = |proof: String| is_same(proof.as_bytes(), self.proof.as_bytes());
+        keys.iter().filter_map(|key| place_proof(key, place)).any(is_it)
+    }
+
     /// Its vGID as verbs have it.
     pub(crate) fn gid(&self) -> Gid {
         Gid::new(self.vgid.octets())
     }
+}
+
+/// The proof of a place: all that a host announces of it, as its vGID does not say how many QPNs
+/// there are. 32 hexadecimal digits.
+pub(crate) fn place_proof(key: &TenantKey, place: &VnicPlace) -> Option<String> {
+    let VnicPlace { virtual_ip, underlay: IpAddr::V4(underlay), range } = place else {
+        return None;
+    };
+    let numbers = [range.offset().number(), range.count()].map(u32::to_be_bytes);
+    let [offset, count] = &numbers;
+    let (virtual_ip, underlay) = (virtual_ip.octets(), underlay.octets());
+    let proof = key.derive(&[b"announced place", &virtual_ip, &underlay, offset, count]);
+    Some(proof.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Compares in a time that says nothing of where two texts differ.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let difference = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
+    one.len() == other.len() && difference == 0
 }
 
 /// Whether another host can have this address.
@@ -102,6 +130,33 @@ mod tests {
         for name in ["blue", "blue/", "/10.0.0.1", "blue/10.0.0.01", "blue/fd00::1", "a/b/10.0.0.1"]
         {
             assert_eq!(parse_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_place_and_key() {
+        let place = |virtual_ip: u8, underlay: u8, offset: u32, count: u32| VnicPlace {
+            virtual_ip: Ipv4Addr::new(10, 0, 0, virtual_ip),
+            underlay: IpAddr::from([192, 0, 2, underlay]),
+            range: chosen(offset, count).unwrap(),
+        };
+        let [old, new] = [1, 2].map(|n| TenantKey::new([n; 16]));
+        let its = place(1, 2, 0x40_0000, 1024);
+        let proof = place_proof(&old, &its).unwrap();
+        let good = RemoteVnic { proof: proof.clone(), ..RemoteVnic::default() };
+        assert!(good.is_proven(&its, &[new.clone(), old.clone()]));
+        assert!(!good.is_proven(&its, &[new]) && !good.is_proven(&its, &[]));
+        for other in [
+            place(3, 2, 0x40_0000, 1024),
+            place(1, 3, 0x40_0000, 1024),
+            place(1, 2, 0x40_0400, 1024),
+            place(1, 2, 0x40_0000, 2048),
+        ] {
+            assert!(!good.is_proven(&other, std::slice::from_ref(&old)));
+        }
+        for proof in ["", &proof[1..], &format!("{proof}0")] {
+            let bad = RemoteVnic { proof: proof.into(), ..RemoteVnic::default() };
+            assert!(!bad.is_proven(&its, std::slice::from_ref(&old)), "{proof:?}");
         }
     }
 

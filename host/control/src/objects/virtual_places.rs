@@ -10,7 +10,7 @@
 
 use super::chosen_qpns::{NUMBERS, QPNS, chosen};
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
-use super::remote_vnic::{RemoteVnic, is_of_a_host, parse_name};
+use super::remote_vnic::{RemoteVnic, is_of_a_host, parse_name, place_proof};
 use super::tenant_keys::TenantKeys;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};
 use omniverb_vgid::{
@@ -227,8 +227,8 @@ impl VirtualPlaces {
         }
     }
 
-    /// Why a vNIC that another host's agent announces is not one, if it is not: who cannot make its
-    /// vGID cannot announce it.
+    /// Why a vNIC that another host's agent announces is not one, if it is not: who does not have
+    /// the key that its vGID and its proof are made with cannot announce it.
     pub(crate) fn problem_of_remote(
         &self,
         name: &str,
@@ -239,15 +239,20 @@ impl VirtualPlaces {
             return Some(problem.clone());
         }
         let (tenant, virtual_ip) = parse_name(name)?;
-        let VnicPlace { underlay, range, .. } = remote.place(virtual_ip)?;
+        let place = remote.place(virtual_ip)?;
+        let VnicPlace { underlay, range, .. } = place;
         let address = VnicAddress { virtual_ip, offset: range.offset(), underlay };
-        let found = codec(&keys.keys(tenant)).and_then(|codec| codec.decipher(remote.gid()));
-        (found.map(|found| found.address) != Some(address)).then(|| {
-            format!(
-                "its vGID was not made with a key that this host has of tenant {tenant:?}, or for \
-                 another place: give both hosts one key"
-            )
-        })
+        let keys = keys.keys(tenant);
+        let found = codec(&keys).and_then(|codec| codec.decipher(remote.gid()));
+        let wrong = match found.map(|found| found.address) == Some(address) {
+            true if remote.is_proven(&place, &keys) => return None,
+            true => "proof",
+            false => "vGID",
+        };
+        Some(format!(
+            "its {wrong} was not made with a key that this host has of tenant {tenant:?}, or for \
+             another place: give both hosts one key"
+        ))
     }
 
     /// The vNICs of this host that others can reach, by their objects: tenants and places.
@@ -301,6 +306,12 @@ impl VirtualPlaces {
         let VnicPlace { virtual_ip, underlay, range } = *place;
         let codec = codec(&keys.keys(tenant))?;
         codec.encipher(VnicAddress { virtual_ip, offset: range.offset(), underlay })
+    }
+
+    /// What proves the place of an object's vNIC to other hosts.
+    pub(crate) fn proof(&self, object: &str, keys: &TenantKeys) -> Option<String> {
+        let (tenant, place) = self.places.get(object)?;
+        place_proof(keys.keys(tenant).first()?, place)
     }
 }
 
