@@ -506,6 +506,30 @@ fn of_two_announced_vnics_with_one_range_the_first_keeps_it() {
 }
 
 #[test]
+fn what_one_tenant_announces_takes_no_numbers_of_another() {
+    let folder = std::env::temp_dir().join(format!("omniverb-apart-{}", std::process::id()));
+    let mut all = with_network(&folder, "5a", json!({}));
+    let one = announced(2, "10.0.9.9");
+    // Another tenant says the same place, of which it can prove each word with its own key.
+    let there = folder.join("other");
+    let fields =
+        json!({ "tenant": "blue", "address": "10.0.0.2", "qpn_offset": one["qpn_offset"] });
+    let mut other = with_network(&there, "77", json!({ "web": fields }));
+    change(&mut other, "set", "tenant", "blue", json!({ "underlay": "192.0.2.2" }));
+    let (_, mut two) = other.network_row(1).unwrap();
+    let fields = two.as_object_mut().unwrap();
+    fields.remove("tenant").zip(fields.remove("address")).unwrap();
+    fields.insert("host".into(), "h2".into());
+    let red = json!({ "key_file": there.join("key"), "underlay": "192.0.2.1" });
+    change(&mut all, "create", "tenant", "red", red);
+    cluster(&mut all, put_address("red/10.0.0.2", &two)).unwrap();
+    cluster(&mut all, put_address("blue/10.0.9.9", &one)).unwrap();
+    let networks = all.networks(0);
+    assert_eq!(networks.values().map(|network| network.vnics.len()).collect::<Vec<_>>(), [1, 1]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_key_of_the_cluster_is_in_a_file_of_its_own_and_in_no_object() {
     let folder = std::env::temp_dir().join(format!("omniverb-brought-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);

@@ -29,6 +29,9 @@ const MTUS: RangeInclusive<u32> = 576..=65535;
 /// The problem of an IPv6 underlay.
 const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
 
+/// Ranges of QPNs, each with its end and vNIC, by host and beginning.
+type Taken<'a> = BTreeMap<(IpAddr, u32), (u32, &'a str)>;
+
 /// Places of vNICs, by their tenants and objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VirtualPlaces {
@@ -129,8 +132,7 @@ impl VirtualPlaces {
     pub(crate) fn of(all: &ObjectSet, before: &VirtualPlaces) -> Result<VirtualPlaces, String> {
         let mut found = VirtualPlaces::default();
         let mut addresses = BTreeMap::new();
-        // QPN ranges of one host: end and vNIC, by beginning.
-        let mut taken: BTreeMap<(IpAddr, u32), (u32, &str)> = BTreeMap::new();
+        let mut taken = Taken::new();
         let mut later = Vec::new();
         // Those that were chosen come first: others may have other ones.
         let mut vnics: Vec<_> = all.vnic.iter().collect();
@@ -176,18 +178,24 @@ impl VirtualPlaces {
             let place = VnicPlace { virtual_ip, underlay, range };
             found.places.insert(name.clone(), (tenant.clone(), place));
         }
-        found.add_remote(all, before, &addresses, taken);
+        found.add_remote(all, before, &addresses);
         Ok(found)
     }
 
-    /// Adds those that other hosts' agents announce. `addresses`, `taken`: of the others.
-    fn add_remote<'a>(
+    /// Adds those that other hosts' agents announce. `addresses`: of the others.
+    ///
+    /// QPNs are found within a tenant. So who has the key of one takes nothing from others: ranges
+    /// are apart from those of the same tenant only.
+    fn add_remote(
         &mut self,
-        all: &'a ObjectSet,
+        all: &ObjectSet,
         before: &VirtualPlaces,
         addresses: &BTreeMap<(&String, Ipv4Addr), &String>,
-        mut taken: BTreeMap<(IpAddr, u32), (u32, &'a str)>,
     ) {
+        let mut taken: BTreeMap<&String, Taken<'_>> = BTreeMap::new();
+        for (name, (tenant, VnicPlace { underlay, range, .. })) in &self.places {
+            claim(taken.entry(tenant).or_default(), *underlay, *range, name);
+        }
         let ours: BTreeSet<IpAddr> =
             all.tenant.values().filter_map(|tenant| tenant.underlay).collect();
         let place_of = |name: &str, remote: &RemoteVnic| {
@@ -218,7 +226,9 @@ impl VirtualPlaces {
             } else if ours.contains(&underlay) {
                 let problem = format!("its underlay {underlay} is this host's");
                 self.left_out.insert(name.clone(), problem);
-            } else if let Some(other) = claim(&mut taken, underlay, range, name) {
+            } else if let Some(other) =
+                claim(taken.entry(tenant).or_default(), underlay, range, name)
+            {
                 let problem = format!("{other:?} has some of its QPNs");
                 self.left_out.insert(name.clone(), problem);
             } else {
@@ -331,7 +341,7 @@ fn codec(keys: &[TenantKey]) -> Option<Codec> {
 
 /// Claims QPNs of a host for a vNIC. Returns the vNIC that has some of them already, if one has.
 fn claim<'a>(
-    taken: &mut BTreeMap<(IpAddr, u32), (u32, &'a str)>,
+    taken: &mut Taken<'a>,
     host: IpAddr,
     range: QpnRange,
     name: &'a str,
