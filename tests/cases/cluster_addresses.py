@@ -322,13 +322,25 @@ def _hostile(scene):
     scene.ready()
 
 
+def _leases(scene, number):
+    """The leases of a host's addresses; `None` for one that is not announced."""
+    found = set()
+    for tenant in scene.pairs:
+        key = f"{_NETWORK}{tenant}/{_PREFIX}.{number}"
+        entries = json.loads(scene.etcd.ctl("get", key, "--write-out", "json")).get("kvs", [{}])
+        found.add(entries[0].get("lease"))
+    return found
+
+
 def _lease(scene):
     """Addresses end with their host's lease, and are there again with its next agent."""
     scene.ready()
     first, second = scene.nodes
+    before = _leases(scene, 2)
     second.agent.kill()
-    second.start_agent("--lease-seconds", "2")
-    second.agent.says("etcd answers")
+    second.start_agent("--lease-seconds", "5")
+    # The next agent has them on its own lease: only then does that of the first say nothing.
+    process.until(lambda: not (before | {None}) & _leases(scene, 2), 30, scene.logs)
     scene.ready()
     second.agent.kill()
     first.knows()
