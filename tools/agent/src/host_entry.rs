@@ -5,7 +5,10 @@ use crate::applier::Report;
 use crate::etcd_connection::{connect, within};
 use crate::log::{Level, log};
 use anyhow::{Context, bail};
-use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp,
+    TxnOpResponse,
+};
 use omniverb_agent_arguments::EtcdOptions;
 use omniverb_cluster::announcements::host_of;
 use omniverb_cluster::layout::{Key, addresses};
@@ -15,7 +18,7 @@ use omniverb_cluster::value::parse;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{interval, sleep};
 
@@ -30,6 +33,8 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const COMPARED_MAX: usize = 100;
 /// What etcd says of a user without a right.
 const DENIED: &str = "permission denied";
+/// The problem of an entry that others write at the same moment.
+const CHANGING: &str = "others change its entry: trying again";
 
 /// The entries of a host.
 pub(crate) struct HostEntry {
@@ -94,43 +99,37 @@ impl HostEntry {
             client = connect(etcd) => client?,
             _ = &mut *ended => return Ok(()),
         };
-        let lease = within(client.lease_grant(self.lease_seconds, None)).await?.id();
+        let mut lease = Lease::grant(&mut client, self.lease_seconds).await?;
         let mut report = reports.borrow_and_update().clone();
-        if let Err(error) = self.begin(&mut client, lease, &report).await {
-            let _ = within(client.lease_revoke(lease)).await;
+        if let Err(error) = self.begin(&mut client, lease.id, &report).await {
+            let _ = within(client.lease_revoke(lease.id)).await;
             return Err(error);
         }
         *said = None;
         // What is on this lease; on an earlier one of this host's there may be more.
         let mut held = BTreeMap::new();
-        let (mut keeper, mut answers) = within(client.lease_keep_alive(lease)).await?;
-        let every = Duration::from_secs(self.lease_seconds.unsigned_abs()) / 3;
-        let (mut ticks, mut attempts) = (interval(every), interval(ATTEMPT));
+        let (mut ticks, mut attempts) = (interval(lease.every), interval(ATTEMPT));
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
-                    within(keeper.keep_alive()).await?;
-                    let answer = within(answers.message()).await?.context("the lease has ended")?;
-                    if answer.ttl() <= 0 {
-                        bail!("the lease has ended");
-                    }
+                    lease.renew().await?;
                     forget_lost(&mut client, &mut held).await?;
                 }
                 _ = attempts.tick() => {
-                    if self.announce(&mut client, lease, &report, &mut held).await? {
-                        self.update(&mut client, lease, &report).await?;
+                    if self.announce(&mut client, &mut lease, &report, &mut held).await? {
+                        self.update(&mut client, lease.id, &report).await?;
                     }
                 }
                 changed = reports.changed() => {
                     changed.context("nothing is applied any more")?;
                     report = reports.borrow_and_update().clone();
-                    self.announce(&mut client, lease, &report, &mut held).await?;
-                    self.update(&mut client, lease, &report).await?;
+                    self.announce(&mut client, &mut lease, &report, &mut held).await?;
+                    self.update(&mut client, lease.id, &report).await?;
                     sleep(QUIET).await;
                 }
                 _ = &mut *ended => {
                     if held.is_empty() {
-                        let _ = within(client.lease_revoke(lease)).await;
+                        let _ = within(client.lease_revoke(lease.id)).await;
                     }
                     // Addresses end with the lease: the next agent may be there sooner.
                     let _ = within(client.delete(self.key.as_str(), None)).await;
@@ -151,6 +150,7 @@ impl HostEntry {
             Claim::Theirs(_) => {
                 bail!("another host has this name: use --host, or wait until its lease has ended")
             }
+            Claim::Changing => bail!(CHANGING),
         }
     }
 
@@ -161,50 +161,49 @@ impl HostEntry {
     }
 
     /// Has the addresses in etcd that this host announces. Of two hosts with one address the first
-    /// keeps it. True: other addresses have problems than before.
+    /// keeps it. One that cannot be announced stands in the way of no other. True: others have
+    /// problems than before.
+    ///
+    /// # Errors
+    /// The lease has ended, or etcd does not answer.
     async fn announce(
         &mut self,
         client: &mut Client,
-        lease: i64,
+        lease: &mut Lease,
         report: &Report,
         held: &mut BTreeMap<String, String>,
     ) -> anyhow::Result<bool> {
         let wanted = &report.announced;
-        let gone: Vec<String> =
-            held.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
-        for key in gone {
-            let Some(value) = held.remove(&key) else { continue };
-            let is_ours = Compare::value(key.as_str(), CompareOp::Equal, value);
-            let delete = Txn::new().when([is_ours]).and_then([TxnOp::delete(key, None)]);
-            within(client.txn(delete)).await?;
-        }
+        let gone: Vec<(String, String)> = held
+            .iter()
+            .filter(|(key, _)| !wanted.contains_key(*key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
         let mut problems = BTreeMap::new();
-        for (key, value) in wanted.iter() {
-            if held.get(key) == Some(value) {
-                continue;
+        for (key, value) in gone {
+            lease.renew_if_due().await?;
+            let is_ours = Compare::value(key.as_str(), CompareOp::Equal, value);
+            let delete = Txn::new().when([is_ours]).and_then([TxnOp::delete(key.as_str(), None)]);
+            match within(client.txn(delete)).await {
+                Ok(_) => drop(held.remove(&key)),
+                Err(error) => {
+                    lease.renew().await?;
+                    problems.insert(shown(&key), problem_of_error(&error));
+                }
             }
-            let is_ours = |fields: &Fields| host_of(fields) == Some(self.host.as_str());
-            let problem = match claim(client, lease, key, value, is_ours).await {
-                Ok(Claim::Made) => {
-                    held.insert(key.clone(), value.clone());
-                    continue;
-                }
-                Ok(Claim::Theirs(fields)) => match host_of(&fields) {
-                    Some(host) => format!(
-                        "host {host} has it, and keeps it: give one of both vNICs another address"
-                    ),
-                    None => format!("etcd has an entry of no host: delete {key} there"),
-                },
-                // The daemon's objects are followed all the same.
-                Err(error) if error.to_string().contains(DENIED) => {
-                    format!("{error}: the agent's user of etcd has to write {}", addresses())
-                }
-                Err(error) => return Err(error),
-            };
-            held.remove(key);
-            let name = key.strip_prefix(&addresses()).unwrap_or(key);
-            problems.insert(format!("address {name} of this host"), problem);
         }
+        let host = self.host.as_str();
+        let attempt = async |key: &str, value: &str| -> anyhow::Result<Option<String>> {
+            lease.renew_if_due().await?;
+            let is_ours = |fields: &Fields| host_of(fields) == Some(host);
+            let result = claim(client, lease.id, key, value, is_ours).await;
+            if result.is_err() {
+                // It is this entry's affair if all else goes on.
+                lease.renew().await?;
+            }
+            Ok(problem_of(result, key))
+        };
+        problems.extend(claim_each(wanted, held, attempt).await?);
         let before = self.conflicts.count();
         for line in self.conflicts.update(problems) {
             match line {
@@ -228,12 +227,107 @@ impl HostEntry {
     }
 }
 
+/// A lease of etcd.
+struct Lease {
+    id: i64,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+    /// The time between two renewals.
+    every: Duration,
+    renewed: Instant,
+}
+
+impl Lease {
+    async fn grant(client: &mut Client, seconds: i64) -> anyhow::Result<Lease> {
+        let id = within(client.lease_grant(seconds, None)).await?.id();
+        let (keeper, answers) = within(client.lease_keep_alive(id)).await?;
+        let every = Duration::from_secs(seconds.unsigned_abs()) / 3;
+        Ok(Lease { id, keeper, answers, every, renewed: Instant::now() })
+    }
+
+    async fn renew(&mut self) -> anyhow::Result<()> {
+        within(self.keeper.keep_alive()).await?;
+        let answer = within(self.answers.message()).await?.context("the lease has ended")?;
+        if answer.ttl() <= 0 {
+            bail!("the lease has ended");
+        }
+        self.renewed = Instant::now();
+        Ok(())
+    }
+
+    /// For what may take longer than the lease: a large host writes thousands of entries.
+    async fn renew_if_due(&mut self) -> anyhow::Result<()> {
+        match self.renewed.elapsed() >= self.every {
+            true => self.renew().await,
+            false => Ok(()),
+        }
+    }
+}
+
+/// Claims each wanted entry that is not held yet: `attempt` says the problem with one. Returns all
+/// problems, by what they are about.
+///
+/// # Errors
+/// That of an attempt which no other would fare better than.
+async fn claim_each(
+    wanted: &BTreeMap<String, String>,
+    held: &mut BTreeMap<String, String>,
+    mut attempt: impl AsyncFnMut(&str, &str) -> anyhow::Result<Option<String>>,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut problems = BTreeMap::new();
+    for (key, value) in wanted {
+        if held.get(key) == Some(value) {
+            continue;
+        }
+        match attempt(key, value).await? {
+            None => drop(held.insert(key.clone(), value.clone())),
+            Some(problem) => {
+                held.remove(key);
+                problems.insert(shown(key), problem);
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// An address of this host for people.
+fn shown(key: &str) -> String {
+    format!("address {} of this host", key.strip_prefix(&addresses()).unwrap_or(key))
+}
+
+/// Why a key could not be claimed, if it could not.
+fn problem_of(result: anyhow::Result<Claim>, key: &str) -> Option<String> {
+    match result {
+        Ok(Claim::Made) => None,
+        Ok(Claim::Changing) => Some(CHANGING.into()),
+        Ok(Claim::Theirs(fields)) => Some(match host_of(&fields) {
+            Some(host) => {
+                format!("host {host} has it, and keeps it: give one of both vNICs another address")
+            }
+            None => format!("etcd has an entry of no host: delete {key} there"),
+        }),
+        Err(error) => Some(problem_of_error(&error)),
+    }
+}
+
+fn problem_of_error(error: &anyhow::Error) -> String {
+    match error.to_string() {
+        // The daemon's objects are followed all the same.
+        text if text.contains(DENIED) => {
+            format!("{text}: the agent's user of etcd has to write {}", addresses())
+        }
+        text => format!("{text}: trying again"),
+    }
+}
+
 /// The result of claiming a key.
 enum Claim {
     /// It has our value now, on our lease.
     Made,
     /// Another host has it.
     Theirs(Fields),
+    /// Others write it at the same moment.
+    Changing,
 }
 
 /// Writes an entry, unless another host has one of this key.
@@ -253,17 +347,17 @@ async fn claim(
     }
     let responses = answer.op_responses();
     let Some(TxnOpResponse::Get(found)) = responses.first() else { bail!("no answer") };
-    let Some(entry) = found.kvs().first() else { bail!("it changes: trying again") };
+    let Some(entry) = found.kvs().first() else { return Ok(Claim::Changing) };
     let theirs = parse(entry.value()).unwrap_or_default();
     if !is_ours(&theirs) {
         return Ok(Claim::Theirs(theirs));
     }
     let same = Compare::mod_revision(key, CompareOp::Equal, entry.mod_revision());
     let take = Txn::new().when([same]).and_then([put()]);
-    match within(client.txn(take)).await?.succeeded() {
-        true => Ok(Claim::Made),
-        false => bail!("it changes: trying again"),
-    }
+    Ok(match within(client.txn(take)).await?.succeeded() {
+        true => Claim::Made,
+        false => Claim::Changing,
+    })
 }
 
 /// Forgets entries that are not in etcd any more, whoever deleted them: they are made again.
@@ -283,4 +377,52 @@ async fn forget_lost(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(keys: &[&str]) -> BTreeMap<String, String> {
+        keys.iter().map(|key| (format!("{}blue/{key}", addresses()), "{}".to_owned())).collect()
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_had_stands_in_the_way_of_no_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let wanted = entries(&["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]);
+        let mut held = entries(&["10.0.0.1", "10.0.0.2"]);
+        // Somebody has written another value of the second one.
+        held.insert(wanted.keys().nth(1).unwrap().clone(), "{1}".into());
+        let mut asked = Vec::new();
+        let attempt = async |key: &str, _: &str| -> anyhow::Result<Option<String>> {
+            asked.push(key.rsplit('.').next().unwrap().to_owned());
+            Ok(match key.ends_with('2') {
+                true => problem_of(Ok(Claim::Changing), key),
+                false if key.ends_with('3') => problem_of(Err(anyhow::anyhow!("no space")), key),
+                false => problem_of(Ok(Claim::Made), key),
+            })
+        };
+        let problems = runtime.block_on(claim_each(&wanted, &mut held, attempt)).unwrap();
+        assert_eq!(asked, ["2", "3", "4"]);
+        assert_eq!(held, entries(&["10.0.0.1", "10.0.0.4"]));
+        let expected = [("2", CHANGING), ("3", "no space: trying again")]
+            .map(|(last, why)| (format!("address blue/10.0.0.{last} of this host"), why.into()));
+        assert_eq!(problems, expected.into());
+        // Without a lease none can be had.
+        let attempt = async |_: &str, _: &str| -> anyhow::Result<Option<String>> {
+            bail!("the lease has ended")
+        };
+        assert!(runtime.block_on(claim_each(&wanted, &mut held, attempt)).is_err());
+    }
+
+    #[test]
+    fn a_problem_says_what_to_do() {
+        let theirs = |text: &str| Ok(Claim::Theirs(serde_json::from_str(text).unwrap()));
+        let problem = |result| problem_of(result, "/omniverb/v1/address/blue/10.0.0.1").unwrap();
+        assert!(problem(theirs(r#"{"host": "h2"}"#)).contains("host h2 has it"));
+        assert!(problem(theirs("{}")).contains("delete /omniverb/v1/address/blue/10.0.0.1"));
+        let denied = anyhow::anyhow!("etcdserver: permission denied");
+        assert!(problem(Err(denied)).contains("has to write /omniverb/v1/address/"));
+    }
 }
