@@ -1,15 +1,16 @@
 //! Keeps tenants' keys that an agent brings, each in a file that only the daemon's user can read.
 //!
 //! In: changes of the cluster's tenants with a field `key`. Out: changes with a `key_file` instead,
-//! so that no object has a key, and the file. `tenant_keys.rs` reads it as one that an operator
-//! made.
+//! so that no object has a key, and the file, whose contents change once the objects have.
+//! `tenant_keys.rs` reads it as one that an operator made.
 
 use super::change::{Change, Verb};
 use super::object_names::is_name;
-use super::object_set::{ObjectKind, ObjectSet, Tenant};
-use super::state_file::replace;
+use super::object_set::{ObjectKind, ObjectSet};
+use super::state_file::{take_name, write_beside};
 use super::tenant_keys::{GivenKeys, parse};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -85,13 +86,14 @@ impl KeyFiles {
         Ok(brought)
     }
 
-    /// Writes the files.
+    /// Writes the files beside those that they take the place of.
     ///
     /// # Errors
     /// The file that cannot be written, and why.
-    pub(crate) fn write(&self, brought: &BroughtKeys) -> Result<(), String> {
+    pub(crate) fn write(&self, brought: &BroughtKeys) -> Result<WrittenKeys, String> {
+        let mut written = WrittenKeys::default();
         let Some(folder) = self.folder.as_ref().filter(|_| !brought.keys.is_empty()) else {
-            return Ok(());
+            return Ok(written);
         };
         let made = match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -99,22 +101,53 @@ impl KeyFiles {
         };
         made.map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
         for key in &brought.keys {
-            replace(&key.path, key.text.as_bytes())
+            let new = write_beside(&key.path, key.text.as_bytes())
                 .map_err(|error| format!("cannot write {}: {error}", key.path.display()))?;
+            written.files.push([new, key.path.clone()]);
         }
-        Ok(())
+        Ok(written)
     }
 
-    /// Deletes the files of tenants that `before` has, and that no object names any more.
-    pub(crate) fn delete_unused(&self, before: &ObjectSet, all: &ObjectSet) {
-        for (name, tenant) in &before.tenant {
-            let path = self.path(name);
-            let Some(path) = path.as_deref().and_then(Path::to_str) else { continue };
-            let names = |tenant: &Tenant| tenant.key_file.as_deref() == Some(path);
-            if names(tenant) && !all.tenant.values().any(names) {
+    /// Deletes the files that none of these objects names.
+    pub(crate) fn delete_unused(&self, sets: [&ObjectSet; 2]) {
+        let Some(Ok(files)) = self.folder.as_ref().map(std::fs::read_dir) else { return };
+        let tenants = sets.into_iter().flat_map(|set| set.tenant.values());
+        let named: BTreeSet<&Path> =
+            tenants.filter_map(|tenant| Some(Path::new(tenant.key_file.as_ref()?))).collect();
+        for path in files.flatten().map(|file| file.path()) {
+            let is_ours = path.extension().is_some_and(|end| end == "key" || end == "new");
+            if is_ours && !named.contains(path.as_path()) {
                 // One that is left is unused, and replaced by the next key of this tenant.
                 let _ = std::fs::remove_file(path);
             }
+        }
+    }
+}
+
+/// New files beside those that they take the place of. Dropped, they are deleted.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenKeys {
+    files: Vec<[PathBuf; 2]>,
+}
+
+impl WrittenKeys {
+    /// They take the place of the others.
+    ///
+    /// # Errors
+    /// The file that cannot, and why.
+    pub(crate) fn take_place(mut self) -> Result<(), String> {
+        for [new, path] in std::mem::take(&mut self.files) {
+            take_name(&new, &path)
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WrittenKeys {
+    fn drop(&mut self) {
+        for [new, _] in &self.files {
+            let _ = std::fs::remove_file(new);
         }
     }
 }

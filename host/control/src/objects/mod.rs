@@ -124,6 +124,10 @@ impl Objects {
         let below = configured.overlaid(&cluster);
         let (state, set) = StateFile::open(state, &below);
         let all = below.overlaid(&set);
+        // A damaged file may name any.
+        if state.problem().is_none() && cluster_state.problem().is_none() {
+            key_files.delete_unused([&cluster, &all]);
+        }
         let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
         let (unseen, rules) = (BTreeSet::new(), BTreeMap::new());
         let containers = Containers::default();
@@ -330,10 +334,11 @@ impl Objects {
                 return Err(format!("{} {name:?}: {problem}", ObjectKind::Address.word()));
             }
         }
-        // Keys come first: objects that name them would be of no use without.
-        self.key_files.write(brought)?;
+        // What is refused here changes no key.
+        let written = self.key_files.write(brought)?;
         self.cluster_state.write(&cluster)?;
-        self.key_files.delete_unused(&self.cluster, &all);
+        written.take_place()?;
+        self.key_files.delete_unused([&cluster, &all]);
         (self.cluster, self.keys) = (cluster, keys);
         self.replace(all);
         Ok(())

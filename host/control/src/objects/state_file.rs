@@ -146,6 +146,13 @@ fn read(path: &Path) -> Result<Option<ObjectSet>, String> {
 
 /// Gives a file new contents: either all of them or none.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = write_beside(path, bytes)?;
+    take_name(&new, path)
+}
+
+/// Writes the new contents of a file beside it: the path of that. Only this daemon's user can read
+/// it.
+pub(crate) fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let new = path.with_added_extension("new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -155,7 +162,12 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::from(open(&new, flags, Mode::from_raw_mode(0o600))?);
     file.write_all(bytes)?;
     file.sync_all()?;
-    std::fs::rename(&new, path)?;
+    Ok(new)
+}
+
+/// A file takes the name of another.
+pub(crate) fn take_name(new: &Path, path: &Path) -> io::Result<()> {
+    std::fs::rename(new, path)?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     File::open(folder)?.sync_all()
 }

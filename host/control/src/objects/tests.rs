@@ -590,6 +590,31 @@ fn a_key_of_the_cluster_is_in_a_file_of_its_own_and_in_no_object() {
     cluster(&mut all, put(key("5a"))).unwrap();
     cluster(&mut all, delete).unwrap();
     assert!(!file.exists());
+    // A change that cannot be kept leaves the key of before, and nothing else in the folder.
+    cluster(&mut all, put(key("5a"))).unwrap();
+    let beside = folder.join("objects.json.cluster.new");
+    std::fs::create_dir(&beside).unwrap();
+    assert!(cluster(&mut all, put(key("66"))).unwrap_err().contains("cannot write the state file"));
+    std::fs::remove_dir(&beside).unwrap();
+    let files = || std::fs::read_dir(file.parent().unwrap()).unwrap().count();
+    assert_eq!((std::fs::read_to_string(&file).unwrap(), files()), ("5a".repeat(16), 1));
+    // What a daemon that was killed has left is deleted, unless what is needed is unknown.
+    for name in ["blue.key.new", "gone.key"] {
+        std::fs::write(file.with_file_name(name), "66".repeat(16)).unwrap();
+    }
+    std::fs::write(&state, "{").unwrap();
+    new();
+    assert_eq!(files(), 3);
+    std::fs::remove_file(&state).unwrap();
+    new();
+    assert_eq!((std::fs::read_to_string(&file).unwrap(), files()), ("5a".repeat(16), 1));
+    // A command's tenant with another file hides that of the cluster, which stays.
+    let other = folder.join("other");
+    std::fs::copy(&file, &other).unwrap();
+    change(&mut all, "set", "tenant", "blue", json!({ "key_file": other }));
+    cluster(&mut all, put(key("5a"))).unwrap();
+    assert!(file.exists());
+    change(&mut all, "delete", "tenant", "blue", json!({}));
     // Without a state file there is no place for it.
     let problem = cluster(&mut objects("{}"), put(key("5a"))).unwrap_err();
     assert!(problem.contains("no folder"), "{problem}");
