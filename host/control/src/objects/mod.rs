@@ -288,8 +288,11 @@ impl Objects {
             }
             Source::Cluster => {
                 let brought = self.key_files.take(&mut changes.changes)?;
+                let is_of_tenants =
+                    changes.changes.iter().any(|change| change.kind == ObjectKind::Tenant);
                 let around = Surroundings { configured: &base, below: &base, above: &self.set };
-                self.keep_cluster(changes.applied(around, &self.cluster)?, &brought)
+                let cluster = changes.applied(around, &self.cluster)?;
+                self.keep_cluster(cluster, is_of_tenants.then_some(&brought))
             }
         }
     }
@@ -323,9 +326,13 @@ impl Objects {
         Ok(())
     }
 
-    fn keep_cluster(&mut self, cluster: Set, brought: &BroughtKeys) -> Result<(), String> {
+    /// `brought`: keys, if tenants change. If none does, no file of theirs is in the way.
+    fn keep_cluster(&mut self, cluster: Set, brought: Option<&BroughtKeys>) -> Result<(), String> {
         let all = self.base().overlaid(&cluster).overlaid(&self.set);
-        let keys = self.keys.read_with(&all, &brought.given())?;
+        let keys = match brought {
+            Some(brought) => self.keys.read_with(&all, &brought.given())?,
+            None => self.keys.clone(),
+        };
         let places = VirtualPlaces::of(&all, &self.places)?;
         let before = &self.cluster.address;
         let is_new = |(name, remote): &(&String, &RemoteVnic)| before.get(*name) != Some(*remote);
@@ -335,10 +342,12 @@ impl Objects {
             }
         }
         // What is refused here changes no key.
-        let written = self.key_files.write(brought)?;
+        let written = brought.map(|brought| self.key_files.write(brought)).transpose()?;
         self.cluster_state.write(&cluster)?;
-        written.take_place()?;
-        self.key_files.delete_unused([&cluster, &all]);
+        if let Some(written) = written {
+            written.take_place()?;
+            self.key_files.delete_unused([&cluster, &all]);
+        }
         (self.cluster, self.keys) = (cluster, keys);
         self.replace(all);
         Ok(())

@@ -268,7 +268,8 @@ fn two_vnics_of_a_cluster_cannot_have_one_address_and_tenants_have_keys_of_their
     std::fs::copy(&one, &other).unwrap();
     for digit in ["1", "3"] {
         let _ = key("one", digit);
-        let problem = cluster(&mut all, put("c", json!({}))).unwrap_err();
+        let tenant = json!([{ "do": "put", "kind": "tenant", "name": "c" }]);
+        let problem = cluster(&mut all, tenant).unwrap_err();
         assert!(problem.contains("the key of tenant"), "{problem}");
         assert!(!problem.contains("1111"));
     }
@@ -472,12 +473,21 @@ fn what_a_stranger_announces_is_refused() {
     cluster(&mut all, put_address("blue/10.0.0.2", &good)).unwrap();
     // With a new key here, what is announced with the old one is known as before, and may change.
     std::fs::write(folder.join("key"), "77".repeat(16)).unwrap();
+    change(&mut all, "create", "tenant", "green", json!({}));
     let renamed = with("vnic", "other".into());
     cluster(&mut all, put_address("blue/10.0.0.2", &renamed)).unwrap();
     std::fs::write(folder.join("key"), "88".repeat(16)).unwrap();
+    change(&mut all, "delete", "tenant", "green", json!({}));
     let problem = cluster(&mut all, put_address("blue/10.0.0.2", &good)).unwrap_err();
     assert!(problem.contains("vGID"), "{problem}");
     assert_eq!(all.networks(0).values().next().unwrap().vnics.len(), 3, "it stays");
+    // A file that cannot be read is in the way of changes of tenants only.
+    std::fs::remove_file(folder.join("key")).unwrap();
+    let tenant = json!([{ "do": "put", "kind": "tenant", "name": "green" }]);
+    assert!(cluster(&mut all, tenant).unwrap_err().contains("key_file"));
+    let delete = json!([{ "do": "delete", "kind": "address", "name": "blue/10.0.0.2" }]);
+    cluster(&mut all, delete).unwrap();
+    assert_eq!(all.networks(0).values().next().unwrap().vnics.len(), 2);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
