@@ -17,7 +17,7 @@ use omniverb_cluster::sealed_field::SealKey;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 /// The time until the next attempt, at first and at last.
 const PAUSE: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
@@ -25,6 +25,10 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)
 const GATHER: Duration = Duration::from_millis(10);
 /// Changes that are gathered before they are applied, at most.
 const GATHER_MAX: usize = 1000;
+
+/// The least time between two times that all is read since there is room again for what was left
+/// out: others decide how often that is.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// The parameters of following etcd.
 struct Follower<'a> {
@@ -71,6 +75,7 @@ impl Follower<'_> {
         begun: impl FnOnce(),
     ) -> anyhow::Result<Infallible> {
         let client = connect(etcd).await?;
+        let again = tokio::time::Instant::now() + AGAIN;
         let [all, ours] = [Scope::All, Scope::Host(self.host.to_owned())].map(|s| objects_of(&s));
         let prefixes = [all, ours, addresses()];
         let mut objects = ClusterObjects::new(self.host, self.key.clone());
@@ -94,7 +99,14 @@ impl Follower<'_> {
         begun();
         self.say(&objects, revision);
         loop {
-            let mut count = take(&next(&mut stream).await?, &mut objects, &mut revision)?;
+            let first = match objects.announcements().is_stale() {
+                true => timeout_at(again, next(&mut stream)).await,
+                false => Ok(next(&mut stream).await),
+            };
+            let Ok(first) = first else {
+                bail!("there is room again for addresses that were too many: all is read again");
+            };
+            let mut count = take(&first?, &mut objects, &mut revision)?;
             if count == 0 {
                 continue;
             }
@@ -104,9 +116,6 @@ impl Follower<'_> {
                 count += take(&more?, &mut objects, &mut revision)?;
             }
             complete(&objects)?;
-            if objects.announcements().is_stale() {
-                bail!("there is room again for addresses that were too many: all is read again");
-            }
             self.say(&objects, revision);
         }
     }

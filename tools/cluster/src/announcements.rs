@@ -12,8 +12,10 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Addresses that are kept of a cluster: as many as a daemon keeps.
+/// Addresses that are kept of a tenant, and that a daemon is told of: as many as it keeps.
 pub const ANNOUNCED_MAX: usize = 16384;
+/// Addresses that are kept of all tenants: those that a host does not have are among them.
+pub const ENTRIES_MAX: usize = 4 * ANNOUNCED_MAX;
 /// Bytes of the longest value of one.
 pub const ANNOUNCED_BYTES_MAX: usize = 1024;
 
@@ -24,7 +26,11 @@ pub type VirtualAddress = (String, IpAddr);
 #[derive(Clone, Debug, Default)]
 pub struct Announcements {
     entries: BTreeMap<VirtualAddress, Result<Fields, String>>,
-    /// Some were left out, since there were too many.
+    /// How many there are of each tenant.
+    counts: BTreeMap<String, usize>,
+    /// Tenants of which some were left out, since these had too many.
+    excess_of: BTreeSet<String>,
+    /// Some were left out, since all had too many together.
     has_excess: bool,
 }
 
@@ -32,22 +38,40 @@ impl Announcements {
     /// An address is announced, or has another place.
     pub fn put(&mut self, tenant: &str, ip: IpAddr, bytes: &[u8]) {
         let at = (tenant.to_owned(), ip);
-        if self.entries.len() >= ANNOUNCED_MAX && !self.entries.contains_key(&at) {
-            self.has_excess = true;
-            return;
+        if !self.entries.contains_key(&at) {
+            if self.count(tenant) >= ANNOUNCED_MAX {
+                self.excess_of.insert(at.0);
+                return;
+            }
+            if self.entries.len() >= ENTRIES_MAX {
+                self.has_excess = true;
+                return;
+            }
+            *self.counts.entry(at.0.clone()).or_default() += 1;
         }
         self.entries.insert(at, announced(bytes));
     }
 
     /// An address is announced no more.
     pub fn delete(&mut self, tenant: &str, ip: IpAddr) {
-        self.entries.remove(&(tenant.to_owned(), ip));
+        if self.entries.remove(&(tenant.to_owned(), ip)).is_none() {
+            return;
+        }
+        match self.counts.get_mut(tenant) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(self.counts.remove(tenant)),
+        }
+    }
+
+    fn count(&self, tenant: &str) -> usize {
+        self.counts.get(tenant).copied().unwrap_or(0)
     }
 
     /// Whether some were left out for which there is room now: all have to be read again.
     #[must_use]
     pub fn is_stale(&self) -> bool {
-        self.has_excess && self.entries.len() < ANNOUNCED_MAX
+        let has_room = |tenant: &String| self.count(tenant) < ANNOUNCED_MAX;
+        self.has_excess && self.entries.len() < ENTRIES_MAX || self.excess_of.iter().any(has_room)
     }
 
     /// The addresses of other hosts that a daemon with these networks is told of; `host`: its own.
@@ -57,11 +81,33 @@ impl Announcements {
             let is_ours = |fields: &Fields| fields.get("host").is_some_and(|name| name == host);
             !entry.as_ref().is_ok_and(is_ours)
         });
-        let objects = of_others.map(|((tenant, ip), entry)| {
+        let share = self.share(networks).unwrap_or(usize::MAX);
+        let mut told: BTreeMap<&String, usize> = BTreeMap::new();
+        let objects = of_others.filter_map(|((tenant, ip), entry)| {
+            let count = told.entry(tenant).or_default();
+            *count += 1;
             let object = entry.clone().map_or(Wanted::Held, Wanted::Fields);
-            (ObjectId::new(Kind::Address, &format!("{tenant}/{ip}")), object)
+            let id = ObjectId::new(Kind::Address, &format!("{tenant}/{ip}"));
+            (*count <= share).then_some((id, object))
         });
         objects.collect()
+    }
+
+    /// How many addresses of each tenant a daemon with these networks is told of, if it cannot keep
+    /// all: a tenant that has fewer than others loses none for these.
+    fn share(&self, networks: &Networks) -> Option<usize> {
+        let mut counts: Vec<usize> =
+            networks.tenants.iter().map(|tenant| self.count(tenant)).collect();
+        counts.sort_unstable();
+        let (mut room, mut left) = (ANNOUNCED_MAX, counts.len());
+        for count in counts {
+            let share = room / left;
+            if count > share {
+                return Some(share);
+            }
+            (room, left) = (room - count, left - 1);
+        }
+        None
     }
 
     /// Faults of entries that concern these networks, by their keys.
@@ -72,11 +118,17 @@ impl Announcements {
             let key = Key::Address { tenant: tenant.clone(), ip: *ip }.text();
             Some((key, format!("{problem}; the address stays as it is")))
         });
-        let excess = self.has_excess.then(|| {
-            let text = format!("etcd has more than {ANNOUNCED_MAX}: the others are unknown here");
-            ("addresses of virtual networks".to_owned(), text)
-        });
-        bad.chain(excess).collect()
+        let text = |most: usize| format!("etcd has more than {most}: the others are unknown here");
+        let of_tenants = self.excess_of.intersection(&networks.tenants);
+        let of_tenants = of_tenants
+            .map(|tenant| (format!("addresses of tenant {tenant:?}"), text(ANNOUNCED_MAX)));
+        let most = match (self.has_excess, self.share(networks)) {
+            (true, _) => Some(ENTRIES_MAX),
+            (false, Some(_)) => Some(ANNOUNCED_MAX),
+            (false, None) => None,
+        };
+        let of_all = most.map(|most| ("addresses of virtual networks".to_owned(), text(most)));
+        bad.chain(of_tenants).chain(of_all).collect()
     }
 
     fn of_networks<'a>(
@@ -230,6 +282,48 @@ mod tests {
         assert!(!all.is_stale());
         all.delete("blue", address(7));
         assert!(all.is_stale());
+    }
+
+    #[test]
+    fn one_tenants_addresses_leave_room_for_those_of_others() {
+        let mut all = Announcements::default();
+        let address =
+            |n: usize| IpAddr::from(std::net::Ipv4Addr::from_bits(u32::try_from(n).unwrap()));
+        let put = |all: &mut Announcements, tenant: &str, count: usize| {
+            (0..count).for_each(|n| all.put(tenant, address(n), br#"{"host": "h2"}"#));
+        };
+        let told = |all: &Announcements, networks: &Networks, tenant: &str| {
+            let wanted = all.wanted("h1", networks);
+            wanted.keys().filter(|id| id.name.starts_with(tenant)).count()
+        };
+        // Of a tenant that is not here: no affair of this host's.
+        put(&mut all, "alien", ANNOUNCED_MAX + 1);
+        put(&mut all, "blue", 10);
+        assert_eq!((told(&all, &networks(), "blue"), all.problems(&networks()).len()), (10, 0));
+        // Of one that is: it takes what others leave.
+        let mut both = networks();
+        both.add("network", json!({ "tenant": "red" })).unwrap();
+        put(&mut all, "red", ANNOUNCED_MAX);
+        assert_eq!(told(&all, &both, "blue"), 10);
+        assert_eq!(told(&all, &both, "red"), ANNOUNCED_MAX - 10);
+        assert!(all.problems(&both)["addresses of virtual networks"].contains("16384"));
+        all.delete("red", address(1));
+        assert!(!all.is_stale(), "none of red was left out");
+        // Whatever tenants there are, memory has an end.
+        for tenant in ["t1", "t2", "t3"] {
+            put(&mut all, tenant, ANNOUNCED_MAX);
+        }
+        assert_eq!(all.entries.len(), ENTRIES_MAX);
+        assert!(all.problems(&networks())["addresses of virtual networks"].contains("65536"));
+        all.delete("t1", address(0));
+        assert!(all.is_stale());
+        all.entries
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|(of, ip)| all.delete(of, *ip));
+        assert!(all.counts.is_empty());
     }
 
     #[test]
