@@ -3,11 +3,13 @@
 //! In: the wanted objects, whenever they change, and the addresses that other hosts announce. Out:
 //! calls of the daemon, and reports for the host's entries in etcd, among them the addresses that
 //! this host announces. It goes on by itself when the daemon is restarted. It tries again what was
-//! refused, ever more rarely: what an operator changes on this host may let it pass.
+//! refused, ever more rarely: what an operator changes on this host may let it pass. `pace.rs` says
+//! when.
 
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputReceiver, NoInput};
+use crate::pace::{Extent, Pace, RefusedAddresses};
 use omniverb_cluster::announcements::Networks;
 use omniverb_cluster::change::{Outcome, Present, make, plan};
 use omniverb_cluster::object::{Kind, ObjectId, WantedObjects};
@@ -20,8 +22,6 @@ use tokio::sync::watch;
 
 /// The time between two looks whether the daemon is still there, and has other virtual networks.
 const LOOK: Duration = Duration::from_millis(500);
-/// The time after which refused changes are tried again, at first and at last.
-const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
 /// How far the host is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,9 @@ pub(crate) struct Applier {
     present: Present,
     /// Addresses of other hosts.
     addresses: Present,
+    /// Objects that were refused, and why.
+    refused: BTreeMap<ObjectId, String>,
+    refused_addresses: RefusedAddresses,
     networks: Networks,
     /// The number of the daemon's changes when these were read.
     revision: u64,
@@ -73,6 +76,8 @@ impl Applier {
             daemon: None,
             present: Present::default(),
             addresses: Present::default(),
+            refused: BTreeMap::new(),
+            refused_addresses: RefusedAddresses::default(),
             networks: Networks::default(),
             revision: 0,
             reports: Reports::default(),
@@ -84,27 +89,29 @@ impl Applier {
     pub(crate) fn run(mut self) {
         // Without input nothing is known: that is not the same as no objects.
         let mut input: Option<Input> = None;
-        let (mut is_due, mut pause, mut retry) = (true, RETRY[0], None);
+        let mut pace = Pace::new();
         loop {
-            match self.inputs.receive(LOOK) {
-                Ok(newest) => (input, is_due, pause) = (Some(newest), true, RETRY[0]),
+            match self.inputs.receive(pace.wait(Instant::now(), LOOK)) {
+                Ok(newest) => {
+                    let has_same = input.as_ref().is_some_and(|it| it.wanted == newest.wanted);
+                    pace.changed(if has_same { Extent::Addresses } else { Extent::All });
+                    input = Some(newest);
+                }
                 Err(NoInput::NotYet) => {}
                 Err(NoInput::Closed) => return,
             }
-            is_due |= retry.is_some_and(|at| Instant::now() >= at);
-            is_due |= !self.is_connected();
+            if !self.is_connected() {
+                pace.again();
+            }
             match self.read_networks() {
-                Ok(true) => (is_due, pause) = (true, RETRY[0]),
+                Ok(true) => pace.changed(Extent::All),
                 Ok(false) => {}
                 Err(why) => self.lose(&why),
             }
-            let Some(input) = input.as_ref().filter(|_| is_due) else { continue };
-            match self.apply(input) {
-                Ok(refused) => {
-                    is_due = false;
-                    retry = (refused > 0).then(|| Instant::now() + pause);
-                    pause = (2 * pause).min(RETRY[1]);
-                }
+            let Some(input) = &input else { continue };
+            let Some(extent) = pace.due(Instant::now()) else { continue };
+            match self.apply(input, extent) {
+                Ok(has_refused) => pace.applied(extent, has_refused, Instant::now()),
                 Err(why) => self.lose(&why),
             }
         }
@@ -124,9 +131,11 @@ impl Applier {
         Ok(std::mem::replace(&mut self.networks, networks) != self.networks)
     }
 
-    /// Makes the differences; how many changes were refused.
-    fn apply(&mut self, input: &Input) -> Result<usize, String> {
+    /// Makes the differences; whether changes are refused.
+    fn apply(&mut self, input: &Input, extent: Extent) -> Result<bool, String> {
+        let mut is_all = extent == Extent::All;
         if !self.is_connected() {
+            is_all = true;
             let daemon = DaemonConnection::connect(&self.socket).map_err(|e| e.to_string())?;
             // Of another daemon, maybe: what it was given we do not know.
             let is_address = |id: &ObjectId| id.kind == Kind::Address;
@@ -139,24 +148,29 @@ impl Applier {
             }
         }
         let Some(daemon) = &self.daemon else { return Err("it is gone".into()) };
-        let objects = lead(daemon, &input.wanted, &mut self.present)?;
-        if objects.made > 0 {
-            let revision = input.revision;
-            log(Level::Info, &format!("{} objects applied (revision {revision})", objects.made));
+        if is_all {
+            let objects = lead(daemon, &input.wanted, &mut self.present)?;
+            if objects.made > 0 {
+                let (made, revision) = (objects.made, input.revision);
+                log(Level::Info, &format!("{made} objects applied (revision {revision})"));
+            }
+            self.refused = objects.refused;
+            self.refused_addresses.clear();
+            // Which networks there are follows from the objects.
+            self.read_networks()?;
         }
-        // Which networks there are follows from the objects.
-        self.read_networks()?;
         let Some(daemon) = &self.daemon else { return Err("it is gone".into()) };
-        let wanted = input.announcements.wanted(&self.host, &self.networks);
+        let mut wanted = input.announcements.wanted(&self.host, &self.networks);
+        self.refused_addresses.hold(&mut wanted);
         let addresses = lead(daemon, &wanted, &mut self.addresses)?;
         if addresses.made > 0 {
             log(Level::Info, &format!("{} addresses of other hosts applied", addresses.made));
         }
-        let refused = objects.refused.len() + addresses.refused.len();
+        self.refused_addresses.add(addresses.refused, &wanted);
         let mut problems = input.problems.clone();
         problems.extend(input.announcements.problems(&self.networks));
-        let all = objects.refused.into_iter().chain(addresses.refused);
-        problems.extend(all.map(|(id, why)| (id.to_string(), why)));
+        problems.extend(self.refused.iter().map(|(id, why)| (id.to_string(), why.clone())));
+        problems.extend(self.refused_addresses.problems());
         for line in self.reports.update(problems) {
             match line {
                 Line::Problem(text) => log(Level::Error, &text),
@@ -170,7 +184,7 @@ impl Applier {
             has_daemon: true,
             announced: Arc::new(self.networks.entries(&self.host)),
         });
-        Ok(refused)
+        Ok(!self.refused.is_empty() || !self.refused_addresses.is_empty())
     }
 
     fn lose(&mut self, why: &str) {

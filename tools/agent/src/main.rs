@@ -14,6 +14,7 @@ mod file_watch;
 mod host_entry;
 mod log;
 mod newest_input;
+mod pace;
 mod secret_file;
 
 use crate::applier::Applier;
