@@ -10,7 +10,7 @@ import threading
 import types
 
 from harness import process
-from harness.case import CARRIED, CROWDS, WAITS, Case, Group
+from harness.case import CROWDS, WAITS, Case, Group
 from harness.containers import Container
 from harness.daemon import Daemon
 from harness.network import Cable, Switch
@@ -204,4 +204,4 @@ def groups():
                   _one_host, weight=CROWDS),
             Group("virtual_networks.pyverbs", [Case("virtual_networks.pyverbs", _conformance, 320)],
                   _one_host, weight=WAITS),
-            Group("virtual_networks.far", _cases("far", _in_turn), _two_hosts, weight=CARRIED)]
+            Group("virtual_networks.far", _cases("far", _in_turn), _two_hosts, weight=CROWDS)]
