@@ -9,7 +9,7 @@
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputReceiver, NoInput};
-use crate::pace::{Extent, Pace, RefusedAddresses};
+use crate::pace::{Acceptance, Extent, Pace, RefusedAddresses};
 use omniverb_cluster::announcements::Networks;
 use omniverb_cluster::change::{Outcome, Present, make, plan};
 use omniverb_cluster::object::{Kind, ObjectId, WantedObjects};
@@ -111,7 +111,7 @@ impl Applier {
             let Some(input) = &input else { continue };
             let Some(extent) = pace.due(Instant::now()) else { continue };
             match self.apply(input, extent) {
-                Ok(has_refused) => pace.applied(extent, has_refused, Instant::now()),
+                Ok(acceptance) => pace.applied(extent, acceptance, Instant::now()),
                 Err(why) => self.lose(&why),
             }
         }
@@ -131,8 +131,8 @@ impl Applier {
         Ok(std::mem::replace(&mut self.networks, networks) != self.networks)
     }
 
-    /// Makes the differences; whether changes are refused.
-    fn apply(&mut self, input: &Input, extent: Extent) -> Result<bool, String> {
+    /// Makes the differences.
+    fn apply(&mut self, input: &Input, extent: Extent) -> Result<Acceptance, String> {
         let mut is_all = extent == Extent::All;
         if !self.is_connected() {
             is_all = true;
@@ -184,7 +184,8 @@ impl Applier {
             has_daemon: true,
             announced: Arc::new(self.networks.entries(&self.host)),
         });
-        Ok(!self.refused.is_empty() || !self.refused_addresses.is_empty())
+        let has_refused = !self.refused.is_empty() || !self.refused_addresses.is_empty();
+        Ok(if has_refused { Acceptance::Partial } else { Acceptance::Whole })
     }
 
     fn lose(&mut self, why: &str) {

@@ -22,6 +22,15 @@ pub(crate) enum Extent {
     All,
 }
 
+/// What the daemon did with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acceptance {
+    /// It took all.
+    Whole,
+    /// It refused some.
+    Partial,
+}
+
 /// What is due, and when.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -78,11 +87,11 @@ impl Pace {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// This was applied; `has_refused`: the daemon did not take all.
-    pub(crate) fn applied(&mut self, extent: Extent, has_refused: bool, now: Instant) {
+    /// This was applied.
+    pub(crate) fn applied(&mut self, extent: Extent, acceptance: Acceptance, now: Instant) {
         (self.due, self.applied) = (None, Some(now));
         self.retry = match (extent, self.retry) {
-            _ if !has_refused => None,
+            _ if acceptance == Acceptance::Whole => None,
             (Extent::Addresses, Some(at)) => Some(at),
             _ => {
                 let at = now + self.pause;
@@ -150,14 +159,14 @@ mod tests {
     fn addresses_are_applied_once_a_second_whatever_comes() {
         let (start, mut pace, mut count) = (Instant::now(), Pace::new(), 0);
         assert_eq!(pace.due(start), Some(Extent::All));
-        pace.applied(Extent::All, false, start);
+        pace.applied(Extent::All, Acceptance::Whole, start);
         for n in 0..1000 {
             let now = start + Duration::from_millis(10) * n;
             pace.changed(Extent::Addresses);
             assert!(pace.wait(now, MOST) <= MOST);
             if let Some(extent) = pace.due(now) {
                 assert_eq!(extent, Extent::Addresses);
-                pace.applied(extent, false, now);
+                pace.applied(extent, Acceptance::Whole, now);
                 count += 1;
             }
         }
@@ -175,7 +184,7 @@ mod tests {
         let (start, mut pace) = (Instant::now(), Pace::new());
         let mut now = start;
         let mut tried = Vec::new();
-        pace.applied(Extent::All, true, start);
+        pace.applied(Extent::All, Acceptance::Partial, start);
         for _ in 0..100 {
             now += Duration::from_secs(1);
             pace.changed(Extent::Addresses);
@@ -183,13 +192,13 @@ mod tests {
             if extent == Extent::All {
                 tried.push((now - start).as_secs());
             }
-            pace.applied(extent, true, now);
+            pace.applied(extent, Acceptance::Partial, now);
         }
         assert_eq!(tried, [5, 15, 35, 75]);
         pace.changed(Extent::All);
-        pace.applied(Extent::All, true, now);
+        pace.applied(Extent::All, Acceptance::Partial, now);
         assert_eq!(pace.due(now + RETRY[0]), Some(Extent::All), "the first pause again");
-        pace.applied(Extent::Addresses, false, now);
+        pace.applied(Extent::Addresses, Acceptance::Whole, now);
         assert_eq!(pace.due(now + RETRY[1]), None);
     }
 

@@ -1,9 +1,9 @@
 //! Defines vNICs of other hosts, as the cluster's agents announce them.
 //!
 //! The cluster has one for each address of a virtual network. It is made by another host's agent,
-//! and comes by way of the network: everything in it is checked. Who does not have the tenant's key
-//! cannot make one: of that its vGID and its proof are made. What an operator describes decides before it, so nothing that this
-//! host has depends on one.
+//! and comes by way of the network: everything in it is checked. It cannot be made without the
+//! tenant's key, from which its vGID and its proof are made. What an operator describes decides
+//! before it, so nothing that this host has depends on one.
 
 use super::chosen_qpns::{QPNS, chosen};
 use super::object_names::is_name;
