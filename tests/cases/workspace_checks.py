@@ -10,7 +10,7 @@ from harness.case import POLLS, WAITS, Case, Group
 # One after the other, since cargo lets only one at a time into the folder it builds in. The first
 # is what `cargo clippy` does, and builds what the others run.
 _CARGO = [
-    ("clippy", ["test", "--no-run", "--workspace", "--all-targets", "--locked"], 1500),
+    ("clippy", ["test", "--no-run", "--workspace", "--all-targets", "--locked"], 2400),
     ("unit-tests", ["test", "--workspace", "--exclude", "omniverb_adopt", "--locked"], 1500),
     ("adoption", ["test", "-p", "omniverb_adopt", "--locked"], 900),
 ]
