@@ -16,7 +16,8 @@ from harness.staging import ROOT
 
 # What may be run on the machine of whoever tests.
 HARMLESS = (r"([A-Z_]+=\S* )*(taskset -c \d+ )?(\S*/)?"
-            r"(omniverb|omniverbd|omniverb-agent|bench\.py|two_hosts\.py|wire\.py|run) .*|OV=.*")
+            r"(omniverb|omniverbd|omniverb-agent|nft|bench\.py|two_hosts\.py|wire\.py|run) .*"
+            r"|OV=.*")
 # What documents leave open.
 PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
@@ -46,6 +47,9 @@ INSTEAD = [
     (r"omniverb-agent cluster --file /etc/omniverb/cluster.toml",
      r"echo '[tenant.blue]' > some.toml; omniverb-agent cluster --file some.toml & "
      r"until omniverb tenant show blue; do sleep 0.1; done"),
+    (r"(nft add rule ip omniverb underlay .* meta skuid .*)",
+     r"nft add table ip omniverb; nft 'add chain ip omniverb underlay "
+     r"{ type filter hook postrouting priority srcnat + 1; }'; \1"),
     (r"omniverb top", "omniverb top -n 1"),
     (r"(curl -sS --fail http://127.0.0.1:9469/metrics)", r"\1 | grep -q ^omniverb_vnics"),
     (r"(bench/bench.py|bench/two_hosts.py) --against OTHER/dist",
