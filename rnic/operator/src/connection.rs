@@ -63,7 +63,7 @@ impl Connection {
         Ok(Connection { socket, owner, tag: Cell::new(0) })
     }
 
-    /// The user whose process listens there.
+    /// The user of the process that listens there.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.owner
@@ -95,14 +95,15 @@ impl Connection {
     }
 
     /// The answer to the last call, with the descriptors that come beside it. Answers to earlier
-    /// ones, which came too late, are left out.
+    /// calls, which came too late, are left out: one for each call at most, so that no daemon
+    /// prolongs the wait.
     ///
     /// # Errors
     /// There is none in time, or it is no message.
     pub fn receive(&self, limit: Duration) -> Result<(Message, Vec<OwnedFd>), CallError> {
-        loop {
+        for _ in 0..self.tag.get() {
             if !self.wait(Some(limit))? {
-                return Err(CallError::Silent);
+                break;
             }
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let mode = seqpacket::BlockingMode::NonBlocking;
@@ -116,6 +117,7 @@ impl Connection {
                 Err(_) => return Err(CallError::Version),
             }
         }
+        Err(CallError::Silent)
     }
 
     /// Sends a call and waits for its answer.
@@ -290,6 +292,19 @@ mod tests {
         connection.send(&QueryObjects { from: Cursor::START }.into(), &[]).unwrap();
         let answer = connection.call(&QueryObjects { from: Cursor::START }.into(), LIMIT);
         assert!(matches!(answer, Ok(Message::Done(Done { take_back: 7 }))));
+    }
+
+    #[test]
+    fn a_daemon_that_answers_one_call_over_and_over_does_not_prolong_the_wait() {
+        let (near, far) = seqpacket::pair().unwrap();
+        let connection = Connection { socket: near, owner: 0, tag: Cell::new(3) };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(1, &Done { take_back: 0 }.into(), &mut bytes);
+        for _ in 0..4 {
+            seqpacket::send(far.as_fd(), &bytes[..length], &[]).unwrap();
+        }
+        assert!(matches!(connection.receive(LIMIT), Err(CallError::Silent)));
+        assert!(connection.wait(Some(Duration::ZERO)).unwrap(), "the fourth is not taken");
     }
 
     #[test]
