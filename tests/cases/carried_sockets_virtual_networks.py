@@ -19,7 +19,7 @@ class _Networks(Across):
     """Of each tenant two namespaces on a switch: the server has `_ONE`, the client `_OTHER`."""
 
     def __init__(self, stage):
-        self.mounts, self.switches = [], []
+        self.switches = []
         super().__init__(stage)
         try:
             self.pairs = {"blue": (self.server, self.client), "red": self.pair()}
@@ -43,18 +43,9 @@ class _Networks(Across):
     def describe(self, tenant, namespace, address):
         """A namespace is a vNIC of a tenant, with this virtual address."""
         name = f"{tenant}-{address.rpartition('.')[2]}"
-        path = self.folder / name
-        path.touch()
-        process.run(["mount", "--bind", namespace.path, path])
-        self.mounts.append(path)
+        path = namespace.mounted_at(self.folder / name)
         self.omniverb("vnic", "create", name, "--tenant", tenant, "--address", address,
                       "--attach", path)
-
-    def close(self):
-        for path in self.mounts:
-            process.run(["umount", path])
-        self.mounts = []
-        super().close()
 
 
 class _LightNetworks(_Networks):

@@ -117,7 +117,7 @@ class _Near:
     """Two vNICs of one host, and a policy of its own for each."""
 
     def __init__(self, stage):
-        self.folder, self.mounts = stage.folder("rules"), []
+        self.folder = stage.folder("rules")
         file = self.folder / "omniverbd.toml"
         file.write_text("audit = true\n[tenant.blue]\n")
         host = Host(stage, "h", arguments=("--config", file))
@@ -135,10 +135,7 @@ class _Near:
         for number, (host, address) in enumerate(zip(hosts, numbers)):
             namespace = host.plug(address)
             places.append(host.bare(namespace, f"10.77.0.{address}"))
-            path = self.folder / self.policy(number)
-            path.touch()
-            process.run(["mount", "--bind", namespace.path, path])
-            self.mounts.append(path)
+            path = namespace.mounted_at(self.folder / self.policy(number))
             host.daemon.omniverb("policy", "create", self.policy(number))
             host.daemon.omniverb("vnic", "create", self.policy(number), "--attach", path,
                                  "--policy", self.policy(number), *words)
@@ -171,8 +168,6 @@ class _Near:
 
     def close(self):
         """Ends everything."""
-        for path in self.mounts:
-            process.run(["umount", path])
         self.parts.close()
 
 
@@ -180,7 +175,7 @@ class _Far(_Near):
     """A vNIC on each of two hosts. Rules know peers on other hosts by their addresses."""
 
     def __init__(self, stage):
-        self.folder, self.mounts = stage.folder("rules"), []
+        self.folder = stage.folder("rules")
         self.parts = hosts = Hosts(stage)
         try:
             self.place((hosts.a, hosts.b), (11, 12))
@@ -331,14 +326,9 @@ def _sockets(across):
     """Sockets in memory go back to the kernel when a rule denies connecting, without losing a byte;
     later ones are not carried. The network decides about TCP."""
     across.omniverb("policy", "create", "shut")
-    path = across.folder / "server-namespace"
-    path.touch()
-    process.run(["mount", "--bind", across.server.path, path])
-    try:
-        across.omniverb("vnic", "create", "server", "--attach", path, "--policy", "shut")
-        _shut_sockets(across)
-    finally:
-        process.run(["umount", path])
+    path = across.server.mounted_at(across.folder / "server-namespace")
+    across.omniverb("vnic", "create", "server", "--attach", path, "--policy", "shut")
+    _shut_sockets(across)
 
 
 def _shut_sockets(across):

@@ -1,5 +1,5 @@
-"""Virtual networks of a cluster: hosts announce their vNICs' addresses in etcd, so that nobody
-describes vNICs of other hosts. Keys come sealed by the cluster, and no host shows them."""
+"""Virtual networks of a cluster: hosts announce their vNICs' addresses in etcd, so that vNICs of
+other hosts need no description. Keys come sealed by the cluster, and no host shows them."""
 
 import contextlib
 import json
@@ -58,12 +58,11 @@ class _Scene:
     def __init__(self, stage):
         self.dist = stage.dist
         self.folder = stage.folder("cluster", mode=0o700)
-        self.numbers, self.mounts, self.agents = 0, [], []
+        self.numbers, self.agents = 0, []
         self.seal_key = self.folder / "seal.key"
         self.keys = dict(_KEYS)
         with contextlib.ExitStack() as stack:
             hosts = stack.enter_context(Hosts(stage))
-            stack.callback(self._unmount)
             stack.callback(lambda: [process.end(agent.process) for agent in self.agents])
             for number, host in enumerate((hosts.a, hosts.b), 1):
                 host.switch.ip("address", "add", f"192.0.2.{number}/24", "dev", "bridge")
@@ -77,7 +76,8 @@ class _Scene:
             for two in places.values():
                 for number, place in enumerate(two, 1):
                     place.virtual = f"{_PREFIX}.{number}"
-                    place.mount = self._mount(place)
+                    place.mount = place.namespace.mounted_at(
+                        self.folder / f"{place.hostname}-namespace")
                     place.namespace.ip("address", "add", f"{place.virtual}/24", "dev", "eth0")
                     # Nothing leaves by the container's own network.
                     place.namespace.drop_udp(4791)
@@ -86,17 +86,6 @@ class _Scene:
             for node in self.nodes:
                 node.start_agent()
             self.stack = stack.pop_all()
-
-    def _mount(self, place):
-        path = self.folder / f"namespace-{len(self.mounts)}"
-        path.touch()
-        process.run(["mount", "--bind", place.namespace.path, path])
-        self.mounts.append(path)
-        return path
-
-    def _unmount(self):
-        for path in self.mounts:
-            process.run(["umount", path])
 
     def count(self):
         """A number that nothing else here has."""

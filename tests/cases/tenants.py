@@ -19,7 +19,6 @@ class _Scene:
         self.file.write_text("")
         self.pair = Pair(stage, daemon_arguments=["--config", self.file])
         self.daemon = self.pair.daemon
-        self.mounts = []
         folder = self.daemon.folder
         self.state = folder.with_name(f"{folder.name}-operator") / "omniverbd.sock.objects"
 
@@ -39,23 +38,11 @@ class _Scene:
         """Puts the two containers into these tenants."""
         for name, place, tenant in (("server", self.pair.server, server),
                                     ("client", self.pair.client, client)):
-            self.omniverb("vnic", "set", name, "--attach", self.mounted(name, place.namespace),
-                          "--tenant", tenant)
-
-    def mounted(self, name, namespace):
-        """A path of a namespace, as `ip netns add` makes one: those in /proc are not the daemon's
-        to look at."""
-        path = self.file.with_name(name)
-        if path not in self.mounts:
-            path.touch()
-            process.run(["mount", "--bind", namespace.path, path])
-            self.mounts.append(path)
-        return path
+            path = place.namespace.mounted_at(self.file.with_name(name))
+            self.omniverb("vnic", "set", name, "--attach", path, "--tenant", tenant)
 
     def close(self):
-        """Takes away what was mounted, and the containers."""
-        for path in self.mounts:
-            process.run(["umount", path])
+        """Ends the containers."""
         self.pair.close()
 
     def tenants(self):

@@ -9,7 +9,6 @@ import json
 import threading
 import types
 
-from harness import process
 from harness.case import CROWDS, WAITS, Case, Group
 from harness.containers import Container
 from harness.daemon import Daemon
@@ -29,7 +28,7 @@ class _Tenants:
 
     def __init__(self, stage):
         self.stage, self.folder = stage, stage.folder("keys")
-        self.mounts, self.parts = [], []
+        self.parts = []
         self.pairs = {}
 
     def keep(self, part):
@@ -50,10 +49,7 @@ class _Tenants:
         """A container with the address 10.77.0.`number`, outside and in its virtual network."""
         place = self.keep(Container(self.stage, f"{tenant}{number}", daemon.folder, switch,
                                     f"10.77.0.{number}/24"))
-        path = self.folder / f"namespace-{len(self.mounts)}"
-        path.touch()
-        process.run(["mount", "--bind", place.namespace.path, path])
-        self.mounts.append(path)
+        path = place.namespace.mounted_at(self.folder / f"{daemon.folder.name}-{tenant}{number}")
         daemon.omniverb("vnic", "create", f"{tenant}{number}", "--tenant", tenant,
                         "--address", place.address, "--attach", path)
         return place
@@ -65,9 +61,7 @@ class _Tenants:
             gid_index=_GID_INDEX, index=lambda place: _GID_INDEX)
 
     def close(self):
-        """Takes away what was mounted, and ends everything."""
-        for path in self.mounts:
-            process.run(["umount", path])
+        """Ends everything, the newest first."""
         for part in reversed(self.parts):
             part.close()
 

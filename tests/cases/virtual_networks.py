@@ -21,7 +21,6 @@ class _Scene:
 
     def __init__(self, stage):
         self.folder = stage.folder("keys")
-        self.mounts = []
         self.all = Pair(stage, count=4)
         self.daemon = self.all.daemon
         self.pairs = {}
@@ -49,20 +48,14 @@ class _Scene:
 
     def mount(self, place):
         """A path of a container's namespace that stays."""
-        path = self.folder / f"namespace-{len(self.mounts)}"
-        path.touch()
-        process.run(["mount", "--bind", place.namespace.path, path])
-        self.mounts.append(path)
-        return path
+        return place.namespace.mounted_at(self.folder / f"{place.hostname}-namespace")
 
     def shown(self, name):
         """What the daemon says of a described vNIC."""
         return json.loads(self.daemon.omniverb("vnic", "show", name, "--json"))
 
     def close(self):
-        """Takes away what was mounted, and the containers."""
-        for path in self.mounts:
-            process.run(["umount", path])
+        """Ends the containers."""
         self.all.close()
 
 
@@ -209,7 +202,7 @@ def _never_flat(scene):
     """A vNIC of a virtual network is never flat: without an address of its own it is refused, and
     has no device if the daemon starts with objects like that."""
     daemon, place = scene.daemon, scene.pairs["blue"].server
-    attach = ("--attach", scene.mounts[0])
+    attach = ("--attach", scene.mount(place))
     daemon.omniverb("tenant", "create", "green")
     daemon.omniverb("vnic", "delete", "blue1")
     daemon.omniverb("vnic", "create", "blue1", "--tenant", "green", *attach)
@@ -276,7 +269,6 @@ class _Far:
 
     def __init__(self, stage):
         self.folder = stage.folder("keys")
-        self.mounts = []
         # Tenants use as much of it as they say.
         self.hosts = hosts = Hosts(stage, mtu=9000)
         for number, host in enumerate((hosts.a, hosts.b), 1):
@@ -311,9 +303,7 @@ class _Far:
     mount = _Scene.mount
 
     def close(self):
-        """Takes away what was mounted, and the hosts."""
-        for path in self.mounts:
-            process.run(["umount", path])
+        """Ends the hosts."""
         self.hosts.close()
 
 

@@ -5,7 +5,6 @@ import json
 import re
 from types import SimpleNamespace
 
-from harness import process
 from harness.case import WAITS, Case, Group, check
 from harness.virtual_machines import NAME, Both, Device, Lab, Machine
 
@@ -17,7 +16,7 @@ class _VirtualLab(Lab):
     address of the first one there. Nothing leaves by the containers' networks."""
 
     def __init__(self, stage):
-        self.keys, self.mounts = stage.folder("keys"), []
+        self.keys = stage.folder("keys")
         super().__init__(stage, self._described)
 
     def _described(self, stage, host):
@@ -30,10 +29,7 @@ class _VirtualLab(Lab):
         host.daemon.omniverb("vnic", "create", f"vm-{NAME}", "--tenant", "blue",
                              "--address", _ADDRESSES["machine"])
         for tenant, place in (("blue", self.container), ("red", self.third)):
-            path = self.keys / f"{tenant}-container"
-            path.touch()
-            process.run(["mount", "--bind", place.namespace.path, path])
-            self.mounts.append(path)
+            path = place.namespace.mounted_at(self.keys / f"{tenant}-container")
             place.namespace.drop_udp(4791)
             host.daemon.omniverb("vnic", "create", f"{tenant}-container", "--tenant", tenant,
                                  "--address", _ADDRESSES["container"], "--attach", path)
@@ -42,12 +38,6 @@ class _VirtualLab(Lab):
     def gid(self, name):
         """The vGID of a described vNIC."""
         return json.loads(self.host.daemon.omniverb("vnic", "show", name, "--json"))["gid"]
-
-    def close(self):
-        for path in self.mounts:
-            process.run(["umount", path])
-        self.mounts = []
-        super().close()
 
 
 def _device(lab):

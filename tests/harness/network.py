@@ -14,6 +14,7 @@ class Namespace:
     """A network namespace with its loopback up."""
 
     def __init__(self):
+        self.mounts = []
         self.holder = process.start(["unshare", "--net", "sleep", "86400"])
         ours = _identity("self")
         process.until(lambda: _identity(self.holder.pid) not in (None, ours), 5,
@@ -29,6 +30,15 @@ class Namespace:
     def path(self):
         """The file that names the namespace."""
         return f"/proc/{self.pid}/ns/net"
+
+    def mounted_at(self, path):
+        """`path`, which names the namespace, too, until that is closed: as `ip netns add` makes
+        one. The daemon may not look at paths in /proc."""
+        if path not in self.mounts:
+            path.touch()
+            process.run(["mount", "--bind", self.path, path])
+            self.mounts.append(path)
+        return path
 
     def enter(self):
         """The start of a command line that runs something in the namespace."""
@@ -58,6 +68,9 @@ class Namespace:
 
     def close(self):
         """Gives the namespace up."""
+        for path in self.mounts:
+            process.run(["umount", path])
+        self.mounts = []
         process.end(self.holder)
 
 

@@ -5,20 +5,10 @@ use omniverb_sys::thread_watchdog::ThreadPulses;
 
 #[test]
 fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address() {
-    let pulse = ThreadPulses::default().minor("underlay");
-    let mut relay = UnderlayRelay::start(pulse).unwrap();
+    let mut relay = relay();
     let [here, there] = [2, 3].map(|last| IpAddr::from([127, 7, 91, last]));
     let (one, one_end) = seqpacket::pair().unwrap();
     let (two, two_end) = seqpacket::pair().unwrap();
-    let seat = |vnic, underlay, first, end| Seat {
-        vnic: VnicId(vnic),
-        network: 1,
-        underlay,
-        has_far_peers: true,
-        qpns: (Qpn(first), 1024),
-        end,
-        agent: None,
-    };
     relay.open(seat(1, here, 0x40_0000, one_end)).unwrap();
     relay.open(seat(2, here, 0x40_0400, two_end)).unwrap();
     let remote = bound_to(SocketAddr::new(there, PORT)).unwrap();
@@ -70,6 +60,19 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
     assert!(is_heard.unwrap(), "it is deaf");
 }
 
+/// A vNIC of the network 1, with peers on other hosts.
+fn seat(vnic: u64, underlay: IpAddr, first: u32, end: OwnedFd) -> Seat {
+    Seat {
+        vnic: VnicId(vnic),
+        network: 1,
+        underlay,
+        has_far_peers: true,
+        qpns: (Qpn(first), 1024),
+        end,
+        agent: None,
+    }
+}
+
 fn relay() -> UnderlayRelay {
     UnderlayRelay::start(ThreadPulses::default().minor("underlay")).unwrap()
 }
@@ -85,16 +88,7 @@ fn a_packet_from_another_source_port_is_dropped() {
     let mut relay = relay();
     let [here, there] = [8, 9].map(|last| IpAddr::from([127, 7, 91, last]));
     let (own, end) = seqpacket::pair().unwrap();
-    let seat = Seat {
-        vnic: VnicId(1),
-        network: 1,
-        underlay: here,
-        has_far_peers: true,
-        qpns: (Qpn(0x40_0000), 1024),
-        end,
-        agent: None,
-    };
-    relay.open(seat).unwrap();
+    relay.open(seat(1, here, 0x40_0000, end)).unwrap();
     let packet = |last: u8| [&[100, 0, 0xff, 0xff, 0, 0x40, 0, 4][..], &[last]].concat();
     // Another program of the peer's host; the daemon there.
     let forger = std::net::UdpSocket::bind((there, 0)).unwrap();
@@ -130,18 +124,8 @@ fn vnics_of_one_host_reach_each_other_within_their_virtual_network_alone() {
     let ends: Vec<OwnedFd> = [(1, 7), (2, 7), (3, 8)]
         .map(|(vnic, network)| {
             let (own, end) = seqpacket::pair().unwrap();
-            let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
-            let vnic = VnicId(vnic.into());
-            let seat = Seat {
-                vnic,
-                network,
-                underlay: here,
-                has_far_peers: false,
-                qpns,
-                end,
-                agent: None,
-            };
-            relay.open(seat).unwrap();
+            let seat = seat(vnic.into(), here, 0x40_0000 + 0x400 * vnic, end);
+            relay.open(Seat { network, has_far_peers: false, ..seat }).unwrap();
             own
         })
         .into();
@@ -173,11 +157,7 @@ fn an_underlay_address_has_a_socket_as_long_as_a_vnic_needs_it() {
     let here = IpAddr::from([127, 7, 91, 6]);
     let open = |relay: &mut UnderlayRelay, vnic: u32| {
         let (own, end) = seqpacket::pair().unwrap();
-        let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
-        let (vnic, network) = (VnicId(vnic.into()), 1);
-        let seat =
-            Seat { vnic, network, underlay: here, has_far_peers: true, qpns, end, agent: None };
-        relay.open(seat).map(|()| own)
+        relay.open(seat(vnic.into(), here, 0x40_0000 + 0x400 * vnic, end)).map(|()| own)
     };
     let is_free = || std::net::UdpSocket::bind((here, PORT)).is_ok();
     let ends = [1, 2].map(|vnic| open(&mut relay, vnic).unwrap());
@@ -201,11 +181,7 @@ fn an_underlay_address_has_a_socket_as_long_as_a_vnic_needs_it() {
     let (one, one_end) = seqpacket::pair().unwrap();
     let (two, two_end) = seqpacket::pair().unwrap();
     for (vnic, end) in [(3, one_end), (4, two_end)] {
-        let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
-        let (vnic, network) = (VnicId(vnic.into()), 1);
-        let seat =
-            Seat { vnic, network, underlay: here, has_far_peers: true, qpns, end, agent: None };
-        assert!(relay.open(seat).is_err());
+        assert!(relay.open(seat(vnic.into(), here, 0x40_0000 + 0x400 * vnic, end)).is_err());
     }
     seqpacket::try_send(one.as_fd(), &sent(here, here, 0x40_1002), &[]).unwrap();
     let is_heard = omniverb_sys::eventfd::readable(two.as_fd(), Some(Duration::from_secs(20)));
@@ -230,9 +206,7 @@ fn a_socket_stays_for_all_vnics_that_need_it_and_when_one_is_opened_again() {
     let mut open = |relay: &mut UnderlayRelay, vnic: u32, underlay: IpAddr| {
         let (own, end) = seqpacket::pair().unwrap();
         ends.push(own);
-        let qpns = (Qpn(0x40_0000 + 0x400 * vnic), 1024);
-        let (vnic, network) = (VnicId(vnic.into()), 1);
-        relay.open(Seat { vnic, network, underlay, has_far_peers: true, qpns, end, agent: None })
+        relay.open(seat(vnic.into(), underlay, 0x40_0000 + 0x400 * vnic, end))
     };
     // Another process has the port when the first one is opened.
     let holder = std::net::UdpSocket::bind((here, PORT)).unwrap();
@@ -258,16 +232,7 @@ fn a_vnic_that_cannot_be_watched_is_refused() {
     let octets = [127, 7, 91, 13];
     // No poller watches a file.
     let end = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-    let seat = Seat {
-        vnic: VnicId(1),
-        network: 1,
-        underlay: IpAddr::from(octets),
-        has_far_peers: true,
-        qpns: (Qpn(0x40_0400), 1024),
-        end,
-        agent: None,
-    };
-    let error = relay.open(seat).unwrap_err();
+    let error = relay.open(seat(1, IpAddr::from(octets), 0x40_0400, end)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     assert!(relay.hosts.is_empty(), "it needs no socket");
 }
@@ -280,15 +245,9 @@ fn rings_pass_between_the_port_of_a_vnic_and_that_of_its_machines_agent() {
     let (own, of_agent) = (port(), port());
     let [own, theirs] = [&own, &of_agent].map(|port| port.carried().unwrap());
     let agent = theirs.carriers_end().unwrap();
-    let seat = Seat {
-        vnic: VnicId(1),
-        network: 1,
-        underlay: here,
-        has_far_peers: false,
-        qpns: (Qpn(0x40_0400), 1024),
-        end: own.carriers_end().unwrap(),
-        agent: Some(of_agent.clone()),
-    };
+    let end = own.carriers_end().unwrap();
+    let agent_port = Some(of_agent.clone());
+    let seat = Seat { agent: agent_port, has_far_peers: false, ..seat(1, here, 0x40_0400, end) };
     relay.open(seat).unwrap();
     let mut buffer = [0; MESSAGE_MAX];
     own.say();
