@@ -66,7 +66,7 @@ def _with_daemon(pair, test, take, give):
 
 
 def _without_owner(pair):
-    """Beside somebody else's libibverbs the sibling library does not load, and says why."""
+    """Beside another libibverbs the sibling library does not load, and says why."""
     text = pair.server.run("/opt/programs/sibling_library", "watches", plain=True, accept=(1,))
     check("OMNIVERB_PRIVATE_1" in text, text)
 

@@ -328,7 +328,7 @@ TEST(no_name_without_the_node)
     check(dlvsym(RTLD_DEFAULT, "omniverb_private_open", "OMNIVERB_PRIVATE_1"), "not found");
 }
 
-/* Waits for whoever runs us (cases/sibling_library.py). */
+/* Waits for the case that runs this program (cases/sibling_library.py). */
 static void pause_as(const char *what)
 {
     char c;

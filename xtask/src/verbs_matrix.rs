@@ -48,7 +48,7 @@ fn mark(status: VerbStatus) -> &'static str {
     }
 }
 
-/// What is not offered and has another errno.
+/// Verbs that are not offered and have another errno than `EOPNOTSUPP`.
 const ERRNO_EXCEPTIONS: &str = "\
 | what | errno |
 |---|---|

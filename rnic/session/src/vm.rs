@@ -250,7 +250,7 @@ pub const BELL_NAMES_MAX: usize = 64;
 #[repr(u16)]
 pub enum FrameKind {
     /// The agent is there, and knows no session: a [`crate::agent_first_messages::Begin`]. The
-    /// porter says the same, and what it said before is nobody's.
+    /// proxy says the same; what it said before belongs to no session.
     Begin = 1,
     /// A process has come: its number and user, four bytes each.
     Open = 2,

@@ -360,7 +360,7 @@ async fn claim(
     })
 }
 
-/// Forgets entries that are not in etcd any more, whoever deleted them: they are made again.
+/// Forgets entries that etcd does not have any more, so that they are made again.
 async fn forget_lost(
     client: &mut Client,
     held: &mut BTreeMap<String, String>,

@@ -13,7 +13,7 @@ const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 /// The least time between two times that addresses of other hosts are applied.
 const ADDRESSES: Duration = Duration::from_secs(1);
 
-/// What is applied.
+/// The objects that are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Extent {
     /// Addresses of other hosts that have changed.
@@ -31,7 +31,7 @@ pub(crate) enum Acceptance {
     Partial,
 }
 
-/// What is due, and when.
+/// The objects that are due, and the time from which on.
 #[derive(Debug)]
 pub(crate) struct Pace {
     due: Option<Extent>,
@@ -62,7 +62,7 @@ impl Pace {
         self.due = Some(Extent::All);
     }
 
-    /// What is to be applied now.
+    /// The objects that are to be applied now.
     pub(crate) fn due(&self, now: Instant) -> Option<Extent> {
         if self.retry.is_some_and(|at| now >= at) {
             return Some(Extent::All);

@@ -151,7 +151,7 @@ fn announced(bytes: &[u8]) -> Result<Fields, String> {
     let fields = value::parse(bytes)?;
     match host_of(&fields) {
         Some(_) => Ok(fields),
-        None => Err("it does not say whose it is: there is no host".into()),
+        None => Err("there is no host in it".into()),
     }
 }
 

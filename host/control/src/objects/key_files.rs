@@ -1,7 +1,7 @@
 //! Keeps tenants' keys that an agent brings, each in a file that only the daemon's user can read.
 //!
 //! In: changes of the cluster's tenants with a field `key`. Out: changes with a `key_file` instead,
-//! so that no object has a key, and the file, whose contents change once the objects have.
+//! so that no object has a key, and the file. The file changes once the objects have.
 //! `tenant_keys.rs` reads it as one that an operator made.
 
 use super::change::{Change, Verb};
@@ -59,7 +59,7 @@ impl KeyFiles {
     /// Takes keys out of changes: they name files instead, which are not written yet.
     ///
     /// # Errors
-    /// What is wrong with a key. The text does not show it.
+    /// The fault of a key. The text does not show the key.
     pub(crate) fn take(&self, changes: &mut [Change]) -> Result<BroughtKeys, String> {
         let mut brought = BroughtKeys::default();
         for change in changes {

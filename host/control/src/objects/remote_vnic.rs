@@ -29,7 +29,7 @@ pub struct RemoteVnic {
     pub qpn_offset: u32,
     /// How many QPNs it has.
     pub qpns: u32,
-    /// What only who has the tenant's key can say of [its place](place_proof).
+    /// The proof of [its place](place_proof), made with the tenant's key.
     pub proof: String,
 }
 

@@ -184,8 +184,8 @@ impl VirtualPlaces {
 
     /// Adds those that other hosts' agents announce. `addresses`: of the others.
     ///
-    /// QPNs are found within a tenant. So who has the key of one takes nothing from others: ranges
-    /// are apart from those of the same tenant only.
+    /// QPNs are found within a tenant. So a host with the key of one takes nothing from others:
+    /// ranges are apart from those of the same tenant only.
     fn add_remote(
         &mut self,
         all: &ObjectSet,
@@ -237,8 +237,8 @@ impl VirtualPlaces {
         }
     }
 
-    /// Why a vNIC that another host's agent announces is not one, if it is not: who does not have
-    /// the key that its vGID and its proof are made with cannot announce it.
+    /// The problem of a vNIC that another host's agent announces, if it has one. Without the key
+    /// that its vGID and its proof are made with it cannot be announced.
     pub(crate) fn problem_of_remote(
         &self,
         name: &str,

@@ -59,7 +59,7 @@ struct Turn {
 
 /// One limit of a vNIC, if it has one, and its links that wait for that.
 pub(super) struct Gate {
-    /// What is limited.
+    /// The unit that the limit counts.
     unit: LimitUnit,
     limited: Option<Limited>,
     /// By their indices, in the order in which they came.
