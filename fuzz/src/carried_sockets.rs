@@ -6,7 +6,7 @@ use omniverb_formats::channel_mirror::{Mirror, Scope};
 use omniverb_formats::fallback_ledger::Kept;
 use omniverb_formats::gateway_message::{GatewayMessage, LONGEST, Sent};
 use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING, SAID};
-use omniverb_formats::listing::Row;
+use omniverb_formats::socket_status_rows::Row;
 use omniverb_formats::{Broken, Direction};
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};

@@ -36,14 +36,14 @@ mod work_request_helpers;
 
 // The daemon's configuration, which is part of a program.
 #[allow(dead_code)]
-#[path = "../../host/daemon/src/allow_table.rs"]
-mod allow_table;
+#[path = "../../host/daemon/src/allow_configuration.rs"]
+mod allow_configuration;
 #[allow(dead_code)]
 #[path = "../../host/daemon/src/configuration.rs"]
 mod configuration;
 #[allow(dead_code)]
-#[path = "../../host/daemon/src/vnic_tables.rs"]
-mod vnic_tables;
+#[path = "../../host/daemon/src/vnic_configuration.rs"]
+mod vnic_configuration;
 
 // HTTP requests for the daemon's metrics.
 #[allow(dead_code)]
@@ -284,27 +284,27 @@ pub fn broker(bytes: &[u8]) {
 
 /// A datagram from the network, and the identification it may have had.
 pub fn wire_packet(bytes: &[u8]) {
-    omniverb_wire::testing::fuzz::packet(bytes);
+    omniverb_wire::testing::fuzz_entry_points::packet(bytes);
 }
 
 /// A connection whose peer sends anything.
 pub fn transport_connection(bytes: &[u8]) {
-    omniverb_transport::testing::fuzz::connection(bytes);
+    omniverb_transport::testing::fuzz_entry_points::connection(bytes);
 }
 
 /// A queue pair of the engine whose application and network both do anything.
 pub fn engine_link(bytes: &[u8]) {
-    omniverb_engine::testing::fuzz::link(bytes);
+    omniverb_engine::testing::fuzz_entry_points::link(bytes);
 }
 
 /// What a process tells of its direct links while packets are captured.
 pub fn engine_trace(bytes: &[u8]) {
-    omniverb_engine::testing::fuzz::trace(bytes);
+    omniverb_engine::testing::fuzz_entry_points::trace(bytes);
 }
 
 /// A message of the connection manager.
 pub fn cm_message(bytes: &[u8]) {
-    omniverb_cm::testing::fuzz::message(bytes);
+    omniverb_cm::testing::fuzz_entry_points::message(bytes);
 }
 
 /// A process whose daemon says and hands over anything.
@@ -324,17 +324,17 @@ pub fn opened(bytes: &[u8]) {
 
 /// What the kernel says of interfaces and addresses.
 pub fn kernel_addresses(bytes: &[u8]) {
-    omniverb_sys::testing::fuzz::addresses(bytes);
+    omniverb_sys::testing::fuzz_entry_points::addresses(bytes);
 }
 
 /// `/proc/self/maps`, in pieces.
 pub fn kernel_maps(bytes: &[u8]) {
-    omniverb_sys::testing::fuzz::maps(bytes);
+    omniverb_sys::testing::fuzz_entry_points::maps(bytes);
 }
 
 /// What the daemon and its privileged helper say to each other.
 pub fn helper(bytes: &[u8]) {
-    omniverb_netns::testing::fuzz::protocol(bytes);
+    omniverb_netns::testing::fuzz_entry_points::protocol(bytes);
 }
 
 /// A configuration file.

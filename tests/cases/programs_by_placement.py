@@ -3,8 +3,8 @@
 Two machines boot for all; few programs of each kind run every day, and all of them with `make
 soak`.
 
-The tables are those of containers (debian_verbs_programs.py, rdma_cm.py, rsocket.py, dma.py), with
-less of everything: in a machine that is emulated a message takes a hundred times as long."""
+The tables are those of containers (debian_verbs_programs.py, rdma_cm.py, rsocket.py, dma_api.py),
+with less of everything: in a machine that is emulated a message takes a hundred times as long."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ from harness.case import CROWDS, Case, Group, check
 from harness.client_server import Duet
 from harness.program_placements import PEERS, Peers
 
-from cases import dma, debian_verbs_programs, rdma_cm, rsocket
+from cases import debian_verbs_programs, dma_api, rdma_cm, rsocket
 
 _ports = itertools.count(17100)
 # A packet that an emulated processor takes up after half a second is not lost: that is how long a
@@ -158,9 +158,9 @@ def _programs():
     for name, options in rsocket.PONGS.items():
         yield name, rsocket.pongs(*options)
     yield "rsockets of datagrams", rsocket.datagrams
-    for test in dma.ELSEWHERE:
-        program = "client" if test in dma.tests_of("client") else "teardown"
-        yield f"dma {test}", functools.partial(dma.between, program, test)
+    for test in dma_api.ELSEWHERE:
+        program = "client" if test in dma_api.tests_of("client") else "teardown"
+        yield f"dma {test}", functools.partial(dma_api.between, program, test)
 
 
 def _at(run, peer, machine_serves):

@@ -132,8 +132,8 @@ def _in_place(hosts):
     check(max(most) > 100, f"records without payload: {most}")
 
 
-# Where a reply to a handshake says that it is one (host/control/src/handshake_probes.rs): behind
-# the headers of UDP and transport.
+# Where a reply to a handshake says that it is one (host/control/src/handshake_probe_schedule.rs):
+# behind the headers of UDP and transport.
 _REPLIES = "udp dport 4791 @th,160,64 0x6f6d6e6976657232"
 
 

@@ -17,7 +17,8 @@ from harness.rdma_cm_client_server import end
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.client_server import gid_index
 
-from cases import vm_pair_window_grants, vm_window_grants, vm_programs, vm_uninvolved_processes
+from cases import vm_pair_window_grants, vm_rdma_cm_and_vnic_settings
+from cases import vm_uninvolved_processes, vm_window_grants
 
 # From here on users belong to nobody.
 _NOBODY = 2_000_200_000
@@ -529,7 +530,7 @@ def groups():
              *[Case(f"machines.{' '.join([f'ibv_{program}_pingpong', *options])}, "
                     f"{client} to {server}", _across(server, client, program, *options), 120)
                for server, client, program, *options in _ACROSS],
-             *vm_programs.cases(),
+             *vm_rdma_cm_and_vnic_settings.cases(),
              *vm_window_grants.cases(),
              *vm_pair_window_grants.cases(),
              *vm_uninvolved_processes.cases(),

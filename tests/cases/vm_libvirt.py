@@ -7,7 +7,7 @@ from harness.case import WAITS, Case, Group, check
 from harness.libvirt import Domain
 from harness.virtual_machines import NAME, Device, Lab
 
-from cases import vm_programs, virtual_machines
+from cases import vm_rdma_cm_and_vnic_settings, virtual_machines
 
 
 def _stays(lab):
@@ -25,7 +25,8 @@ def _ended(lab):
 
 def groups():
     """One machine for all, which the last one switches off."""
-    found = [*vm_programs.few(), *virtual_machines.few()[:1], ("stays", _stays), ("ended", _ended)]
+    found = [*vm_rdma_cm_and_vnic_settings.few(), *virtual_machines.few()[:1],
+             ("stays", _stays), ("ended", _ended)]
     return [Group("machines.libvirt",
                   [Case(f"machines.libvirt.{name}", run, 300, slow=True) for name, run in found],
                   lambda stage: contextlib.closing(Lab(stage, Domain)), weight=WAITS)]

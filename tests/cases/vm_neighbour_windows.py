@@ -10,7 +10,7 @@ from harness import guest_image, process
 from harness.case import WAITS, Case, Group, check
 from harness.virtual_machines import NAME, OMNIVERB, Device, Lab, Machine, files, proxies, started
 
-from cases import vm_pair_window_grants, vm_programs, virtual_machines
+from cases import vm_pair_window_grants, vm_rdma_cm_and_vnic_settings, virtual_machines
 
 _SUITE = "trixie"
 MAPPED = ("direct", "in a pair window of the virtual machine")

@@ -6,7 +6,7 @@ from harness import guest_image
 from harness.case import WAITS, Case, Group, check
 from harness.virtual_machines import Lab, Machine, files
 
-from cases import vm_programs, virtual_machines
+from cases import vm_rdma_cm_and_vnic_settings, virtual_machines
 
 _SUITE = "trixie"
 
@@ -26,7 +26,7 @@ def _are_newer(lab):
 
 def groups():
     """One machine for all."""
-    found = [("versions", _are_newer), *vm_programs.few(), *virtual_machines.few()]
+    found = [("versions", _are_newer), *vm_rdma_cm_and_vnic_settings.few(), *virtual_machines.few()]
     return [Group("machines.newest",
                   [Case(f"machines.newest.{name}", run, 300, slow=True) for name, run in found],
                   lambda stage: contextlib.closing(Lab(stage, _machine)), weight=WAITS)]

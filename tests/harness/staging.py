@@ -27,7 +27,7 @@ SIBLING = PROGRAMS / "sibling"
 _BUNDLED = PROGRAMS / "bundled"
 
 # Of the second API: its tests, and its examples.
-_DMA = PROGRAMS / "dma"
+_DMA = PROGRAMS / "dma_api"
 _DMA_EXAMPLES = ROOT / "app" / "dma" / "examples"
 
 _COMMON = ["common.c", "common_processes.c", "far_process.c"]
@@ -89,10 +89,11 @@ def build_sibling(out):
     shared = ["gcc", *_FLAGS, "-fPIC", "-shared"]
     process.run([*shared, "-o", out / "libsibling.so", "-Wl,-soname,libsibling.so", "-I",
                  ROOT / "app" / "ibverbs" / "include", SIBLING / "sibling.c", LIBRARY])
-    owner = BUILT / "later_owner.so"
-    process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1", SIBLING / "later_owner.c",
-                 f"-Wl,--version-script={SIBLING / 'later_owner.map'}"])
-    process.run([*shared, "-o", out / "liblater.so", SIBLING / "later.c", owner])
+    owner = BUILT / "owner_of_later_release.so"
+    process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1",
+                 SIBLING / "owner_of_later_release.c",
+                 f"-Wl,--version-script={SIBLING / 'owner_of_later_release.map'}"])
+    process.run([*shared, "-o", out / "liblater.so", SIBLING / "library_of_later_release.c", owner])
 
 
 def build_bundled(out):

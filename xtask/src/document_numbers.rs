@@ -2,7 +2,7 @@
 //!
 //! Behind such a number stands, unseen when it is shown, which one: `256 MiB <!-- extent_bytes
 //! -->`, or with the file where several have that name: `5 s <!--
-//! device_import/exporter_connection.rs ANSWER_MAX -->`.
+//! device_import/connection_to_exporter.rs ANSWER_MAX -->`.
 
 use crate::constants::{Constants, Value};
 

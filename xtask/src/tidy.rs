@@ -187,7 +187,7 @@ fn check_phrases(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
             &documented_messages::findings(name, &read(name)?)?,
         ));
     }
-    for name in ["host/tenancy/src/path.rs", "sockets/formats/src/listing.rs"] {
+    for name in ["host/tenancy/src/qp_data_path.rs", "sockets/formats/src/socket_status_rows.rs"] {
         faults.extend(documented_messages::faults(
             page,
             &guide,

@@ -9,9 +9,8 @@ mod adoption_env_variable;
 mod application_memory;
 mod client;
 mod daemon_call_lock;
-mod daemon_caller;
+mod daemon_caller_trait;
 mod daemon_choice;
-mod daemon_event_replies;
 mod daemon_event_subscribers;
 mod daemon_event_thread;
 mod daemon_session;
@@ -22,8 +21,8 @@ mod errno_conversion;
 mod fork;
 mod memory_from_daemon;
 mod message_descriptors;
+mod multicast_attachments;
 mod multicast_groups_of_qp;
-mod multicast_receive_links;
 mod page_revocation;
 mod peer_doorbells;
 mod peer_mappings;
@@ -35,13 +34,14 @@ mod queue_pair_records;
 mod region_extent;
 mod region_extents_by_rkey;
 mod shared_qp;
+mod sibling_library_fds;
 mod signal_free_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod trace_ring;
+mod unsent_event_replies;
 mod vm_window_loans;
 mod vnic_description;
-mod watched_fds;
 mod xrc_domain_discovery;
 
 pub use client::{

@@ -1,9 +1,9 @@
 //! Holds what others share with the progress thread, which runs in `client::progress_thread`.
 
-use crate::daemon_event_replies::UnsentReplies;
 use crate::daemon_event_thread::DaemonEventThread;
 use crate::deferred_daemon_calls::DeferredCall;
 use crate::signal_free_thread::{spawn_listener, spawn_quietly};
+use crate::unsent_event_replies::UnsentReplies;
 use omniverb_session::Message;
 use omniverb_sys::DoorbellSleeper;
 use omniverb_sys::epoll::Interest;

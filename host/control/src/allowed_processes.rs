@@ -5,10 +5,10 @@
 //! for the helper. A rule lists users, groups and cgroups; a process that fits one entry may
 //! connect.
 
-use crate::journal::{Journal, Level};
+use crate::daemon_log::{Journal, Level};
 use omniverb_sys::clock;
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::users_and_groups::UsersAndGroups;
+use omniverb_sys::user_and_group_check::UsersAndGroups;
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -2,7 +2,7 @@
 //! writes.
 
 use crate::engine::{PacketQueue, Recorder, Summary};
-use crate::shared_memory::{Memory, Source};
+use crate::link_memory::{Memory, Source};
 use crate::vnic_references::Hold;
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_sys::Access;

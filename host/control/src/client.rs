@@ -1,8 +1,8 @@
 //! Describes one connected process: its sockets, its unsent messages, its statistics area.
 
 use crate::client_outbox::{Letter, Outbox, Sent};
-use crate::live_count::{Bytes, Tally};
-use crate::shared_memory::{Memory, Shared, Source};
+use crate::link_memory::{Memory, Shared, Source};
+use crate::live_token_count::{Bytes, Tally};
 use crate::vm_window_allocator::Piece;
 use crate::vm_window_piece_loans::Loans;
 use crate::vnic_references::Hold;

@@ -3,7 +3,7 @@
 //! Messages that do not fit the socket stay here, up to a bound; a client that lets more pile up is
 //! dropped.
 
-use crate::live_count::{Bytes, CountedBytes, Tally, Token};
+use crate::live_token_count::{Bytes, CountedBytes, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
 use omniverb_sys::deferred_close::CloseQueue;

@@ -7,11 +7,11 @@
 
 use crate::client::{Client, Origin, Queued};
 use crate::client_outbox::{Letter, Parcel, Sent};
-use crate::live_count::{Bytes, Tally};
+use crate::link_memory::{Memory, Shared, Source};
+use crate::live_token_count::{Bytes, Tally};
 use crate::poller_tokens::Wakeup;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Unwanted;
-use crate::shared_memory::{Memory, Shared, Source};
 use omniverb_fairness::{Holder, Holders};
 use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;

@@ -5,7 +5,7 @@
 
 mod limit_groups;
 
-use crate::shared_memory::{Memory, Shared};
+use crate::link_memory::{Memory, Shared};
 pub(crate) use limit_groups::{CommonLimits, SharedLimits};
 use limit_groups::{LimitGroups, of_ops, of_rate};
 use omniverb_engine::{

@@ -5,7 +5,7 @@
 //! place in its window. A piece outlives its last grant: each receiver keeps it until it releases
 //! it (`vm_window_piece_loans.rs`).
 
-use crate::shared_memory::Memory;
+use crate::link_memory::Memory;
 use omniverb_sys::Extent;
 use omniverb_tenancy::{FileId, FileRange, MemoryFacts, Neighbour, SessionId};
 use std::collections::HashMap;

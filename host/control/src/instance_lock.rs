@@ -5,7 +5,7 @@
 //! new lock file in the place of the old one. A guard lets only one of two new daemons do so.
 
 use crate::start_errors::StartError;
-use omniverb_sys::process_state;
+use omniverb_sys::process_is_dead;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, rename, stat};
 use rustix::process::getpid;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, LastHolder), Star
     for _ in 0..TRIES {
         let mut file = open_file(&name).map_err(failed)?;
         let pid = holder(&mut file);
-        let dead = pid.is_some_and(process_state::is_dead);
+        let dead = pid.is_some_and(process_is_dead::is_dead);
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Another process may have put a new file in its place while we opened it.
             if is_at(&file, &name) {
@@ -169,7 +169,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         writeln!(holder.stdin.as_mut().unwrap()).unwrap();
-        while !process_state::is_dead(pid) {
+        while !process_is_dead::is_dead(pid) {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert!(holder.try_wait().unwrap().is_none(), "it cannot be reaped");

@@ -10,32 +10,27 @@
 #![forbid(unsafe_code)]
 
 mod allowed_processes;
-mod attachment;
-mod attachment_identity;
 mod captures;
 mod client;
 mod client_outbox;
 mod clients;
-mod decision_tables;
+mod daemon_log;
 mod departed_processes;
 mod engine;
 mod extent_memory;
-mod foreign_windows;
+mod foreign_pair_windows;
 mod guest_boot_id;
 mod guest_memory;
-mod handshake_probes;
+mod handshake_probe_schedule;
 mod helper_requests;
 mod idle_exit;
 mod instance_lock;
-mod journal;
 mod leaked_vm_window_pieces;
 mod lingering_file_watch;
 mod link_audit_rate_limit;
+mod link_memory;
 mod listener;
-mod live_count;
-mod machine_identity;
-mod machine_supervisor;
-mod machines;
+mod live_token_count;
 mod mapping_limit;
 mod memory_limits;
 mod objects;
@@ -50,15 +45,20 @@ mod running_helper_requests;
 mod runtime_folder;
 mod server;
 mod settings;
-mod shared_memory;
 mod socket_broker;
 mod socket_relations;
 mod start_errors;
+mod tenancy_and_pending_actions;
 mod ticket_secret;
 mod unidentified_connections;
+mod virtual_machines;
+mod vm_identity;
+mod vm_supervisor;
 mod vm_window_allocator;
 mod vm_window_page_ledger;
 mod vm_window_piece_loans;
+mod vnic_attachment;
+mod vnic_attachment_identity;
 mod vnic_names;
 mod vnic_policy;
 mod vnic_references;
@@ -67,7 +67,7 @@ mod vnics;
 mod watchdog;
 
 pub use allowed_processes::Allow;
-pub use journal::{Form, Journal, Level};
+pub use daemon_log::{Form, Journal, Level};
 pub use memory_limits::Totals;
 pub use objects::{
     AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,

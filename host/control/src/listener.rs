@@ -3,7 +3,7 @@
 //! When descriptors run out, new connections wait in the kernel's queue; the listener is polled
 //! again a moment later. Accepted connections go on.
 
-use crate::journal::{Journal, Level};
+use crate::daemon_log::{Journal, Level};
 use crate::poller_tokens::{Entrance, Wakeup};
 use crate::reactor::{Reactor, Timer};
 use crate::runtime_folder::RuntimeFolder;

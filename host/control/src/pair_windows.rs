@@ -6,9 +6,9 @@
 //! windows can be unplugged (decision 0048), an unused one is when there is no slot for another;
 //! the slot then gets another file.
 
-use crate::foreign_windows::ForeignWindows;
-use crate::machine_supervisor::MachineSupervisor;
-use crate::shared_memory::{Memory, Shared};
+use crate::foreign_pair_windows::ForeignWindows;
+use crate::link_memory::{Memory, Shared};
+use crate::vm_supervisor::MachineSupervisor;
 use crate::vm_window_allocator::{PAGE, PieceRange, Pieces};
 use crate::vm_window_page_ledger::Ledger;
 use omniverb_ring::DoorbellPage;

@@ -2,7 +2,7 @@
 //!
 //! Connections that it had introduced go on without it.
 
-use crate::journal::{Journal, Level};
+use crate::daemon_log::{Journal, Level};
 use crate::poller_tokens::Wakeup;
 use crate::reactor::{Reactor, Timer};
 use crate::runtime_folder::RuntimeFolder;
@@ -149,7 +149,7 @@ impl Broker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::Form;
+    use crate::daemon_log::Form;
     use crate::runtime_folder::Audience;
     use omniverb_broker::StartupParameters;
     use omniverb_sys::thread_watchdog::ThreadPulses;

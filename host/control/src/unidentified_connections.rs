@@ -4,7 +4,7 @@
 //! Bounded; over the bound the holder with the most of them loses the oldest.
 
 use crate::allowed_processes::Admission;
-use crate::journal::Journal;
+use crate::daemon_log::Journal;
 use crate::listener::Listener;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_sys::pidfd::Peer;

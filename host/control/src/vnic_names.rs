@@ -4,7 +4,7 @@
 //! of the boot that it counts in. Nothing in it can be chosen by a tenant. Where the kernel does
 //! not count, the daemon does, with a mark of its own.
 
-use crate::attachment_identity::{Attachment, Evidence};
+use crate::vnic_attachment_identity::{Attachment, Evidence};
 use omniverb_tenancy::VnicId;
 
 /// What names and GUIDs are made with, besides evidence.

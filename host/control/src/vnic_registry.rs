@@ -5,7 +5,7 @@
 //! and never given again, and values that follow from the evidence alone: name, node GUID, proof.
 //! No other module compares evidence, and nothing here depends on the kind of attachment.
 
-use crate::attachment_identity::{Attachment, Evidence};
+use crate::vnic_attachment_identity::{Attachment, Evidence};
 use crate::vnic_names::{Marks, guid, inode_in, name};
 use omniverb_tenancy::{Access, Identity, VnicId};
 use omniverb_terms::Errno;

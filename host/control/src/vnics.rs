@@ -3,12 +3,12 @@
 //! The registry and the stored attachment change as soon as a vNIC's first holder comes or its last
 //! goes (`vnic_references.rs`). The helper reads its addresses and opens its sockets.
 
-use crate::attachment::Attached;
-use crate::attachment_identity::Evidence;
 use crate::engine::Refusal;
 use crate::helper_requests::HelperRequests;
 use crate::roce_port::{Closed, PortUse, VnicPort};
 use crate::running_helper_requests::Subject;
+use crate::vnic_attachment::Attached;
+use crate::vnic_attachment_identity::Evidence;
 use crate::vnic_references::{Hold, UnusedVnics, WeakHold};
 use crate::vnic_registry::{News, Registry};
 use omniverb_fairness::Holder;

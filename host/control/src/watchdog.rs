@@ -7,7 +7,7 @@
 //! tenants' namespaces) are logged, but no reason to end: a restart would not help. It also returns
 //! memory that other threads have freed to the kernel.
 
-use crate::journal::{Journal, Level};
+use crate::daemon_log::{Journal, Level};
 use omniverb_sys::heap_trim::Trimmer;
 use omniverb_sys::thread_watchdog::{
     StuckThread, ThreadPulses, ThreadRank, ThreadWatchdog, WatchdogEvent,

@@ -14,10 +14,10 @@ use omniverb_session::vm::{self, TellPairs};
 use omniverb_sys::memfd;
 use omniverb_terms::{Errno, Service};
 use std::os::fd::{AsFd, OwnedFd};
-use support::machine::{Machine, PAGE, seen, until};
-use support::machine_and_neighbour::*;
+use support::fake_vm_proxy::{Machine, PAGE, seen, until};
 use support::namespaces::{Net, is_root};
 use support::operator::{Operator, name};
+use support::vm_and_neighbour::*;
 use support::*;
 
 #[test]

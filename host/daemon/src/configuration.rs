@@ -3,8 +3,8 @@
 //! Every key is optional; an unknown one is an error, so that a misspelt quota is not silently no
 //! quota.
 
-use crate::allow_table::AllowTable;
-use crate::vnic_tables::{self, VnicTable};
+use crate::allow_configuration::AllowTable;
+use crate::vnic_configuration::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_control::{
     Allow, Configured, ContainerRule, Level, ObjectKind, ObjectSet, PolicyObject, Tenant, Totals,
@@ -49,9 +49,9 @@ pub(crate) struct Configuration {
     allow: Option<AllowTable>,
     watchdog_seconds: Option<u32>,
     memory_max_mib: Option<u64>,
-    #[serde(deserialize_with = "vnic_tables::optional_datapath")]
+    #[serde(deserialize_with = "vnic_configuration::optional_datapath")]
     datapath: Option<Datapath>,
-    #[serde(deserialize_with = "vnic_tables::optional_adoption")]
+    #[serde(deserialize_with = "vnic_configuration::optional_adoption")]
     adoption: Option<Adoption>,
     isolate: Option<bool>,
     pub(crate) metrics: Option<SocketAddr>,

@@ -2,13 +2,13 @@
 //! `omniverb_control`.
 #![forbid(unsafe_code)]
 
-mod allow_table;
-mod background;
+mod allow_configuration;
 mod configuration;
+mod daemonize;
 mod metrics;
 mod paths;
 mod sd_watchdog;
-mod vnic_tables;
+mod vnic_configuration;
 
 use anyhow::Context;
 use clap::Parser;
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     if let Some(name) = &arguments.helper {
         return helper(name);
     }
-    let result = if arguments.detach { background::start(&arguments) } else { serve(&arguments) };
+    let result = if arguments.detach { daemonize::start(&arguments) } else { serve(&arguments) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

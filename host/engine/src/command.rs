@@ -1,6 +1,6 @@
 //! Defines commands of the control plane to the engine, and events back.
 
-use crate::kept_memory::HolderPath;
+use crate::kept_memory_limits::HolderPath;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_pacer::{Limit, SharedLimiter};

@@ -13,9 +13,9 @@
 #![forbid(unsafe_code)]
 
 mod command;
-mod engine;
+mod engine_handle;
 mod event_queues;
-mod kept_memory;
+mod kept_memory_limits;
 mod memory_accounts;
 mod network;
 mod pacing;
@@ -31,8 +31,8 @@ pub use command::{
     Attach, Command, Encryption, Event, Grant, LimitGroup, LimitUnit, Memory, Pages, PerUnit,
     QpCounters, Recipient, Row, feature,
 };
-pub use engine::{Engine, Settings};
-pub use kept_memory::HolderPath;
+pub use engine_handle::{Engine, Settings};
+pub use kept_memory_limits::HolderPath;
 pub use network::handshake_datagram;
 pub use network::underlay_relay::{Seat, UnderlayRelay};
 pub use omniverb_link::page_grant_pacing::Denial;

@@ -2,8 +2,8 @@
 //! messages.
 
 use crate::links::socket_relation_refusal::RelationRefusal;
-use crate::memory::extent_layout::{FileId, FileRange, PageHome};
-use crate::path::Path;
+use crate::memory::extent_file_allocator::{FileId, FileRange, PageHome};
+use crate::qp_data_path::Path;
 use crate::row_keys::{ProbeId, SessionId};
 use crate::rules::vnic_rules::Refusal;
 use omniverb_session::Message;

@@ -23,22 +23,22 @@ mod message_dispatch;
 mod network;
 mod observers;
 mod operator_calls;
-mod path;
 mod policy;
+mod qp_data_path;
 mod queue_pairs;
 mod row_keys;
 mod rules;
 mod session_admission;
 mod sessions;
 mod tenancy;
-mod tenants;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod timers;
 mod view;
 mod virtual_networks;
-mod virtual_numbers;
+mod virtual_qpn_translation;
 mod vm_pair_windows;
+mod vnics_and_policies;
 
 pub use action::{
     Action, Arrived, Audited, Channel, EngineEnd, GrantOccasion, LinkEnd, LinkEvent, MemoryFacts,
@@ -47,16 +47,16 @@ pub use action::{
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
 pub use limits::Limits;
 pub use links::socket_relation_refusal::{RelationEnd, RelationRefusal};
-pub use memory::extent_layout::{
+pub use memory::extent_file_allocator::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
 pub use omniverb_terms::{Operations, UnderlayRoute, VnicId};
-pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
 pub use policy::control_limits::ControlLimits;
 pub use policy::policies::{
     Datapath, KeyGeneration, Policies, Policy, RateLimit, SharedLimit, TenantId,
 };
+pub use qp_data_path::{Path, PathReason};
 pub use queue_pairs::qp_numbers::Entropy;
 pub use queue_pairs::tickets::Secret;
 pub use row_keys::{ProbeId, SessionId};

@@ -1,7 +1,7 @@
 //! Takes the daemon's reports about memory and windows.
 
 use crate::action::{Action, GrantOccasion};
-use crate::memory::extent_layout::{FileId, Layout};
+use crate::memory::extent_file_allocator::{FileId, Layout};
 use crate::row_keys::SessionId;
 use crate::tenancy::Tenancy;
 use crate::vm_pair_windows::window_table::PairWindows;

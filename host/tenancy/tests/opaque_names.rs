@@ -11,7 +11,7 @@ mod engine_links;
 mod grant_lifetime;
 #[path = "all/link_reachability.rs"]
 mod link_reachability;
-#[path = "all/object_limits.rs"]
+#[path = "all/numbers_keys_and_quotas.rs"]
 mod object_limits;
 #[path = "all/qp_pairing.rs"]
 mod qp_pairing;

@@ -8,7 +8,7 @@ mod adoption;
 mod engine_grants;
 #[path = "all/grant_lifetime.rs"]
 mod grant_lifetime;
-#[path = "all/object_limits.rs"]
+#[path = "all/numbers_keys_and_quotas.rs"]
 mod object_limits;
 #[path = "all/support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! A REQ that is known to be right; whatever is written is read back; arbitrary bytes do no harm.
 
-use omniverb_cm::testing::fuzz;
+use omniverb_cm::testing::fuzz_entry_points;
 use omniverb_cm::{
     Disconnect, IpHeader, Mad, Message, Path, PortSpace, Received, Reject, Rejected, Reply,
     Request, Resolve, Resolved, ServiceId, Transport, Wait, reject_reason,
@@ -219,11 +219,11 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 256),
         length in 0_usize..300,
     ) {
-        fuzz::message(&bytes);
+        fuzz_entry_points::message(&bytes);
         let mut bytes = bytes;
         bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
         bytes[16..18].copy_from_slice(&[0, attribute]);
-        fuzz::message(&bytes);
+        fuzz_entry_points::message(&bytes);
         prop_assert_eq!(Mad::parse(&bytes).is_ok(), attribute < 0x19);
         bytes.resize(length, 0);
         prop_assert_eq!(Mad::parse(&bytes).is_ok(), attribute < 0x19 && length == 256);

@@ -475,9 +475,9 @@ impl Adopt {
 }
 
 impl HandOver {
-    /// The number of the statement (`support/sys/src/record_lock.rs`) that goes with it: which
-    /// part asks which, for what. The rest is the word of who has the socket of that part. `None`:
-    /// it says what cannot be.
+    /// The number of the statement (`support/sys/src/record_lock_statements.rs`) that goes with it:
+    /// which part asks which, for what. The rest is the word of who has the socket of that part.
+    /// `None`: it says what cannot be.
     #[must_use]
     pub fn statement(&self) -> Option<u64> {
         const PART_BITS: u32 = 12;

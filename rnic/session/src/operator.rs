@@ -230,7 +230,7 @@ bodies! {
     /// Show sockets. Answered with `SocketsShown`; `ENOENT` if the daemon brings none together.
     ShowSockets { reserved: u64 }
     /// Answer to `ShowSockets`. Descriptor: a socket by which the rows come, from the broker
-    /// itself (`sockets/formats/src/listing.rs`).
+    /// itself (`sockets/formats/src/socket_status_rows.rs`).
     SocketsShown { reserved: u64 }
     /// Change tenants, policies and vNICs: all that the text says, or nothing. It is JSON:
     /// `{"changes": [{"do": "create", "kind": "vnic", "name": "web", "fields": {}}]}`; `do` is

@@ -156,7 +156,7 @@ mod tests {
             all.push(QpOpened { qpn, door, by: door, errno }.statement(part));
         }
         let count = all.len();
-        // `support/sys/src/record_lock.rs`
+        // `support/sys/src/record_lock_statements.rs`
         assert!(all.iter().all(|number| number.is_some_and(|number| number < (1 << 62) - 1)));
         all.sort_unstable();
         all.dedup();

@@ -1,5 +1,5 @@
 //! Tests that packets are read back as they were built, and damaged ones refused. Arbitrary bytes
-//! are for `src/testing/fuzz.rs`.
+//! are for `src/testing/fuzz_entry_points.rs`.
 
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};

@@ -1,9 +1,9 @@
 //! Holds the tables that all threads of the broker share.
 
-use crate::address_pairs::AddressPairs;
 use crate::admission::AdmissionTable;
 use crate::channels::Channels;
 use crate::cross_host_gateways::Gateways;
+use crate::cross_namespace_permissions::AddressPairs;
 use crate::inherited_channels::InheritedChannels;
 use crate::links::Links;
 use crate::listeners::Listeners;

@@ -5,7 +5,7 @@ use crate::listeners::Port;
 use crate::listeners::Process;
 use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply, Wanted};
 use omniverb_formats::fallback_ledger::{self, Kept};
-use omniverb_formats::listing::{NAME, Process as ConnectionTable};
+use omniverb_formats::socket_status_rows::{NAME, Process as ConnectionTable};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;

@@ -7,7 +7,7 @@
 use crate::broker_state::Broker;
 use crate::channel_requests;
 use crate::client::Client;
-use crate::cross_namespace;
+use crate::cross_namespace_matching;
 use crate::introduce_link::{end_link, introduce_link};
 use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
@@ -163,7 +163,7 @@ fn handle_offer(
         }
         Pairing::Waiting(ours) => {
             client.wait(tag);
-            cross_namespace::match_offer(broker, &ours);
+            cross_namespace_matching::match_offer(broker, &ours);
             remote_channel_requests::connection_offered(broker, &ours);
             Ok(())
         }

@@ -16,7 +16,6 @@
 //! closes nothing in which descriptors wait: a refused socket is left to a disposer.
 #![forbid(unsafe_code)]
 
-mod address_pairs;
 mod admission;
 mod broker_state;
 mod channel_requests;
@@ -24,7 +23,8 @@ mod channels;
 mod client;
 mod client_thread;
 mod cross_host_gateways;
-mod cross_namespace;
+mod cross_namespace_matching;
+mod cross_namespace_permissions;
 pub mod daemon_messages;
 mod daemon_queries;
 mod incoming_connections;
@@ -49,7 +49,7 @@ use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::{FromDaemon, ToDaemon};
 use omniverb_sys::deferred_close::DeferredClose;
-use omniverb_sys::users_and_groups::UsersAndGroups;
+use omniverb_sys::user_and_group_check::UsersAndGroups;
 use omniverb_sys::{EventFd, Poller, clock, lock, pidfd, seqpacket, tcp_connection};
 use std::collections::BTreeSet;
 use std::io;
@@ -142,7 +142,7 @@ fn listen(
 /// Forgets what is of no use any more, and says what is still to be said. When that is to be done
 /// again, if something is left.
 fn tidy(broker: &Broker) -> Option<Duration> {
-    cross_namespace::retry_denied(broker);
+    cross_namespace_matching::retry_denied(broker);
     let has_inherited = channel_requests::ask_about_inherited(broker);
     let mut pairs = lock(&broker.pairs);
     pairs.sweep(clock::now());
@@ -188,7 +188,7 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
                 Some(FromDaemon::Allowed { number }) => {
-                    cross_namespace::pair_allowed(broker, number)
+                    cross_namespace_matching::pair_allowed(broker, number)
                 }
                 Some(FromDaemon::Denied { number, why }) => {
                     over.extend(lock(&broker.pairs).deny(number, why, clock::now()));

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::offers::Offer;
-use omniverb_sys::process_state;
+use omniverb_sys::process_is_dead;
 use omniverb_sys::tcp_connection::TcpConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -89,7 +89,7 @@ impl Links {
 
     /// Another file may be kept, beside so many of channels: others need descriptors more.
     pub(crate) fn may_keep_file(&self, channels: usize) -> bool {
-        self.all.len() + channels < process_state::files_max() / 2
+        self.all.len() + channels < process_is_dead::files_max() / 2
     }
 
     /// One of a number.

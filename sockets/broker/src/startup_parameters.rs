@@ -3,7 +3,7 @@
 use omniverb_formats::address_range::Range;
 use omniverb_formats::broker_message::{self, Reply};
 use omniverb_sys::helper_process::{HelperStart, OWN_PROGRAM};
-use omniverb_sys::users_and_groups::UsersAndGroups;
+use omniverb_sys::user_and_group_check::UsersAndGroups;
 use std::io;
 
 /// Most bytes of an order: some sixteen thousand users and groups.

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::daemon_messages::{Denial, Place};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
-use omniverb_formats::listing::{Channel, Listener, Reason, Row, Socket, State};
+use omniverb_formats::socket_status_rows::{Channel, Listener, Reason, Row, Socket, State};
 use omniverb_formats::{Direction, channel, link_layout};
 use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
 use omniverb_sys::{Access, Extent, lock, seqpacket};
@@ -252,7 +252,7 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
 mod tests {
     use super::*;
     use crate::admission::holder;
-    use omniverb_formats::listing::BYTES;
+    use omniverb_formats::socket_status_rows::BYTES;
     use std::time::Duration;
 
     /// Reads a row now and then, and never the last.

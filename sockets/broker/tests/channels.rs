@@ -5,7 +5,7 @@ mod common;
 use common::{Broker, HANGS, Process, close_elsewhere, have_many_descriptors, lingering};
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::channel;
-use omniverb_formats::listing::{self, Row};
+use omniverb_formats::socket_status_rows::{self, Row};
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::{Access, Extent, memfd, seqpacket};
@@ -70,7 +70,7 @@ fn shown(broker: &Broker, name: u64) -> ConnectionTable {
     asks.say(Request::ShowSockets, &[]);
     let (mut listeners, mut channels) = (Vec::new(), Vec::new());
     loop {
-        let mut bytes = [0; listing::BYTES];
+        let mut bytes = [0; socket_status_rows::BYTES];
         let got =
             seqpacket::receive(asks.calls.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking);
         match Row::decode(&bytes[..got.unwrap().0]).unwrap() {

@@ -2,20 +2,20 @@
 //!
 //! * [`time_budget`]: bounds the time that a process waits for other processes, in all.
 //! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
-//! * [`process_counts`]: counts the processes that have a socket.
+//! * [`processes_per_socket`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
 //! * [`readiness`]: what calls that wait for several descriptors ask for and answer.
 //! * [`backoff`]: spaces out attempts that may fail, and learns how long something takes.
-//! * [`active_threads`]: waits for threads inside a critical section, which may be cancelled
-//!   there.
+//! * [`critical_section_threads`]: waits for threads inside a critical section, which may be
+//!   cancelled there.
 //!
 //! `sockets/preload` makes the system calls and owns the memory; what it shares with other
 //! processes has its layout in `sockets/formats`.
 
-pub mod active_threads;
 pub mod backoff;
+pub mod critical_section_threads;
 pub mod descriptors;
 pub mod light;
-pub mod process_counts;
+pub mod processes_per_socket;
 pub mod readiness;
 pub mod time_budget;

@@ -27,7 +27,7 @@ pub enum Request {
         name: [u64; 2],
     },
     /// The only message: asks for a list of the sockets of the network namespace
-    /// ([`crate::listing`]).
+    /// ([`crate::socket_status_rows`]).
     ShowSockets,
     /// The only message: asks for the address ranges whose connections are to be light. The
     /// connection ends after the last range.

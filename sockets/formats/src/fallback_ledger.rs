@@ -11,7 +11,7 @@
 //! 6  its port:16 | the other end's:16 << 16
 //! ```
 
-use crate::listing::{Reason, halves, whole};
+use crate::socket_status_rows::{Reason, halves, whole};
 use core::net::SocketAddr;
 
 /// Bytes of the file.

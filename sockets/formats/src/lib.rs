@@ -12,8 +12,8 @@
 //!   two of these on two hosts alike, by [`gateway_message`].
 //! * [`address_range`] says for which addresses that is done.
 //! * [`syscall_instructions`] finds system calls that a program makes by its own instructions.
-//! * [`fallback_ledger`] tells which sockets have no link, and why; [`listing`] is what the broker
-//!   shows of all.
+//! * [`fallback_ledger`] tells which sockets have no link, and why; [`socket_status_rows`] is what
+//!   the broker shows of all.
 
 pub mod address_range;
 pub mod broker_message;
@@ -26,8 +26,8 @@ pub mod gateway_message;
 pub mod lane;
 pub mod link_layout;
 pub mod link_slot;
-pub mod listing;
 mod message_words;
+pub mod socket_status_rows;
 pub mod syscall_instructions;
 pub mod try_guard;
 

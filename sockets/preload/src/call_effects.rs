@@ -13,7 +13,7 @@ use crate::errno::errno;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr};
 use crate::{
     control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount,
-    memory_owner, unlinked_calls,
+    unlinked_calls, vfork_check,
 };
 
 /// A call that changes what is known.
@@ -174,7 +174,7 @@ pub(crate) struct PriorState {
 impl Call<'_> {
     /// Before the call. What it returns is for [`Self::after`].
     pub(crate) fn before(self) -> PriorState {
-        if !memory_owner::is_this_process() {
+        if !vfork_check::is_this_process() {
             return PriorState::default();
         }
         let forks = fork_refcount::fork_count();
@@ -218,7 +218,7 @@ impl Call<'_> {
             Self::DupTo { from, to } if from != to => DESCRIPTORS.forget(to),
             Self::CloseRange { first, last, flags } => {
                 if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-                    memory_owner::mark_fd_tables_apart();
+                    vfork_check::mark_fd_tables_apart();
                 } else if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
                     descriptor_tables::forget_range(first, last);
                 }
@@ -231,7 +231,7 @@ impl Call<'_> {
 
     /// After it. `errno` is what it is then.
     pub(crate) fn after(self, was: PriorState, result: isize) {
-        if !memory_owner::is_this_process() {
+        if !vfork_check::is_this_process() {
             return;
         }
         if result >= 0 {

@@ -12,15 +12,15 @@ use crate::errno::keeping_errno;
 use crate::process_exit::End;
 use crate::user_memory::{UserFile, UserPointers, UserPtr};
 use crate::{
-    carry, clock, fallback_ledger, fork_refcount, light, memory_owner, symbol_lookup,
-    syscall_effects, syscall_scan, transports_lifecycle,
+    carry, fallback_ledger, fork_refcount, light, symbol_lookup, syscall_effects, syscall_scan,
+    transports_lifecycle, tsc_clock, vfork_check,
 };
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
 fn keep(fd: c_int, why: Why) {
-    if memory_owner::is_this_process() && descriptor_tables::look(fd).kind().is_stream() {
+    if vfork_check::is_this_process() && descriptor_tables::look(fd).kind().is_stream() {
         carry::leave(fd);
         fallback_ledger::keep(fd, why);
     }
@@ -48,8 +48,8 @@ pub extern "C" fn ov_look_exec() {
 /// `dlopen`: code that may make system calls of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_load() {
-    if (carry::is_on() || light::is_on()) && memory_owner::is_this_process() {
-        syscall_scan::loads(clock::now(), clock::SECOND);
+    if (carry::is_on() || light::is_on()) && vfork_check::is_this_process() {
+        syscall_scan::loads(tsc_clock::now(), tsc_clock::SECOND);
     }
 }
 
@@ -144,7 +144,7 @@ pub extern "C" fn ov_look_splice(from: c_int, _: *const c_void, to: c_int) {
 
 /// A stream is about to be closed.
 fn forget(stream: UserFile<'_>) {
-    if stream.is_null() || !memory_owner::is_this_process() {
+    if stream.is_null() || !vfork_check::is_this_process() {
         return;
     }
     // One without a descriptor is no error of its owner's.
@@ -163,7 +163,7 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     // It goes on in a child.
     carry::before_unseen_fork();
     light::forks();
-    if keeps_standard == 0 && memory_owner::is_this_process() {
+    if keeps_standard == 0 && vfork_check::is_this_process() {
         descriptor_tables::forget_range(0, STANDARD);
     }
 }
@@ -174,7 +174,7 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
     carry::close(fd);
     light::closes(fd);
     light::closes_range(0, STANDARD);
-    if memory_owner::is_this_process() {
+    if vfork_check::is_this_process() {
         fork_refcount::mark_escaped(fd);
         descriptor_tables::forget_range(0, STANDARD);
         descriptor_tables::forget(fd);
@@ -186,14 +186,14 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
     carry::before_vfork();
-    memory_owner::begin_vfork();
+    vfork_check::begin_vfork();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
     carry::before_clone(flags);
-    memory_owner::note_clone(flags);
+    vfork_check::note_clone(flags);
 }
 
 /// `unshare`.
@@ -201,7 +201,7 @@ pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int
 pub extern "C" fn ov_look_unshare(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
         carry::stop();
-        memory_owner::mark_fd_tables_apart();
+        vfork_check::mark_fd_tables_apart();
     }
 }
 

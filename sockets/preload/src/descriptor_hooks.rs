@@ -16,7 +16,7 @@ use crate::hook_macros::watched;
 use crate::next_library;
 use crate::user_memory::{UserBuffer, UserCommand, UserPtrMut, UserRequest, UserSlice};
 use crate::{
-    carry, fork_refcount, library_fds, light, memory_owner, observed_socket_marks, syscall_effects,
+    carry, fork_refcount, library_fds, light, observed_socket_marks, syscall_effects, vfork_check,
 };
 
 /// For the program there is nothing at this descriptor.
@@ -28,7 +28,7 @@ pub(crate) fn nothing_there() -> c_int {
 /// A descriptor of the library's own, in a process that knows it.
 #[inline]
 pub(crate) fn is_own(fd: c_int) -> bool {
-    library_fds::has(fd) && memory_owner::is_this_process()
+    library_fds::has(fd) && vfork_check::is_this_process()
 }
 
 functions! {
@@ -218,7 +218,7 @@ functions! {
         light::closes_range(begin, u32::MAX);
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
-        if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_this_process() {
+        if !library_fds::is_among(begin, u32::MAX) || !vfork_check::is_this_process() {
             next_library::closefrom(first);
             call.after(call_effects::PriorState::default(), 0);
             return;
@@ -361,7 +361,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         carry::stop();
     }
     let call = Call::CloseRange { first, last, flags };
-    if !library_fds::is_among(first, last) || !memory_owner::is_this_process() {
+    if !library_fds::is_among(first, last) || !vfork_check::is_this_process() {
         return watched(call, || next_library::close_range(first, last, flags));
     }
     watched(call, || {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use omniverb_connection::descriptors::{DescriptorTable, Entry, Kind, Members};
 
 use crate::table_memory::Pieces;
-use crate::{descriptor_probe, memory_owner};
+use crate::{descriptor_probe, vfork_check};
 
 /// Pieces for a word of each descriptor that can be.
 const DESCRIPTOR_PIECES: usize = 1 << 10;
@@ -22,7 +22,7 @@ pub(crate) static MEMBERS: Members<Pieces<MEMBERS_PIECES>> = Members::new(Pieces
 /// What is open at a descriptor: as known, or else as the kernel says, which is known from then on.
 pub(crate) fn look(fd: c_int) -> Entry {
     let known = DESCRIPTORS.look(fd);
-    if known.kind() != Kind::Unknown || !memory_owner::is_this_process() {
+    if known.kind() != Kind::Unknown || !vfork_check::is_this_process() {
         return known;
     }
     find(fd)

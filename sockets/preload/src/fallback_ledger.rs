@@ -11,13 +11,13 @@ use std::net::SocketAddr;
 use omniverb_connection::descriptors::Why;
 use omniverb_formats::broker_message::Refusal;
 use omniverb_formats::fallback_ledger::{BYTES, Kept, ROW, ROWS};
-use omniverb_formats::listing::Reason;
+use omniverb_formats::socket_status_rows::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};
 
 use crate::borrowed_fd::borrow;
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::shared_memory::Memory;
-use crate::{fork_refcount, memory_owner};
+use crate::{fork_refcount, vfork_check};
 use omniverb_ring::WordMemory;
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
@@ -93,7 +93,7 @@ fn reason(why: Why) -> Reason {
 /// Unless the descriptor is another socket's by now than the one that is meant.
 fn write(fd: c_int, meant: Option<u64>, reason: Reason) {
     let place = PLACE.load(Ordering::Acquire);
-    if place == 0 || fd < 0 || !memory_owner::is_this_process() {
+    if place == 0 || fd < 0 || !vfork_check::is_this_process() {
         return;
     }
     let file = borrow(fd);

@@ -2,8 +2,8 @@
 //!
 //! In: forks, before and behind them; closes; all that may pass a socket on out of sight. Out:
 //! whether no other process has a socket, for sure. The counts are in memory that the processes
-//! share (`omniverb_connection::process_counts`), and this process keeps for each descriptor which
-//! slot is its socket's there ([`count_slots`](crate::count_slots)).
+//! share (`omniverb_connection::processes_per_socket`), and this process keeps for each descriptor
+//! which slot is its socket's there ([`count_slots`](crate::process_count_slots)).
 //!
 //! A fork is counted before it is made, and checked behind it: descriptors that came meanwhile, by
 //! other threads or by handlers of signals, were not counted, and may be shared with any process.
@@ -30,9 +30,9 @@ use rustix::net::sockopt;
 use rustix::process::getpid;
 
 use crate::borrowed_fd::borrow;
-use crate::count_slots::{self, CountSlot, Release, process_counts};
 use crate::descriptor_tables::{self, DESCRIPTORS};
-use crate::{memory_owner, unlinked_calls};
+use crate::process_count_slots::{self, CountSlot, Release, process_counts};
+use crate::{unlinked_calls, vfork_check};
 
 /// In the name of what is no socket.
 const SET: u64 = 1 << 63;
@@ -88,7 +88,7 @@ impl Fork {
     /// Counts the process that is about to have the socket of a descriptor. `false` if that cannot
     /// be.
     pub(crate) fn count(self, fd: c_int, entry: Entry) -> bool {
-        let is_there = entry.id() != 0 && count_slots::is_made();
+        let is_there = entry.id() != 0 && process_count_slots::is_made();
         let Some(slot) = is_there.then(|| CountSlot::make(fd)).flatten() else { return false };
         // Who looks whether it is alone, after it has said that it offers, sees this.
         let is_first = DESCRIPTORS.share(fd, entry.id());
@@ -118,7 +118,7 @@ impl Fork {
         // The last three are said of everything, which is looked through then.
         let is_known = now.why() == Why::Free && !now.is_duplicated() && !now.is_loose();
         let is_sure =
-            !is_over() && !descriptor_tables::has_rings() && !memory_owner::are_fd_tables_apart();
+            !is_over() && !descriptor_tables::has_rings() && !vfork_check::are_fd_tables_apart();
         if !is_known || !is_sure {
             slot.mark_escaped();
         }
@@ -169,7 +169,7 @@ fn name(fd: c_int, entry: Entry) -> Option<u64> {
 }
 
 fn each(mut with: impl FnMut(CountSlot)) {
-    if count_slots::are_any() {
+    if process_count_slots::are_any() {
         (0..DESCRIPTORS.end()).filter_map(CountSlot::of).for_each(|slot| {
             if slot.binding().is_any() {
                 with(slot);
@@ -206,7 +206,7 @@ pub(crate) fn mark_escaped(fd: c_int) {
 pub(crate) fn mark_all_escaped() {
     // The reason is written before: a thread that counts at this moment sees it, or is seen.
     fence(Ordering::SeqCst);
-    if memory_owner::is_this_process() {
+    if vfork_check::is_this_process() {
         each(CountSlot::mark_escaped);
     }
 }
@@ -221,7 +221,7 @@ pub(crate) fn mark_untracked(fd: c_int) {
 /// A call is about to begin that continues with what is open at a descriptor when that is closed,
 /// and whose end is not seen.
 pub(crate) fn may_outlive_close(fd: c_int) {
-    if !memory_owner::is_this_process() {
+    if !vfork_check::is_this_process() {
         return;
     }
     if !DESCRIPTORS.look(fd).kind().is_stream() {
@@ -240,7 +240,7 @@ pub(crate) fn may_outlive_close(fd: c_int) {
 /// call be the kernel's before that.
 #[inline(always)]
 pub(crate) fn mark_unknown_use(fd: c_int) {
-    if count_slots::are_any() {
+    if process_count_slots::are_any() {
         mark_closing_use(fd);
     }
 }
@@ -274,7 +274,7 @@ pub(crate) fn release_closed(fd: c_int) {
 
 /// The same for all from `first` to `last`.
 pub(crate) fn release_closed_range(first: u32, last: u32) {
-    if count_slots::are_any() {
+    if process_count_slots::are_any() {
         descriptor_tables::between(first, last).for_each(release_closed);
     }
 }

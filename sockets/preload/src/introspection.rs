@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 
 use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::text_buffer::Words;
-use crate::{fork_refcount, library_fds, memory_owner};
+use crate::{fork_refcount, library_fds, vfork_check};
 
 /// Writes what is known of a descriptor, as a string of at most `size` bytes; asks the kernel where
 /// nothing is. Returns the length.
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
 }
 
 fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
-    if memory_owner::are_fd_tables_apart() {
+    if vfork_check::are_fd_tables_apart() {
         return out.write_str("nothing is sure");
     }
     let entry = descriptor_tables::look(fd);

@@ -8,7 +8,6 @@ use omniverb_connection::readiness::Timeout;
 
 use crate::call_effects::{self, Call};
 use crate::carry;
-use crate::clock;
 use crate::descriptor_tables;
 use crate::errno::fails;
 use crate::fork_refcount;
@@ -19,6 +18,7 @@ use crate::next_library;
 use crate::readiness::select::select;
 use crate::readiness::{self, epoll};
 use crate::transport_choice;
+use crate::tsc_clock;
 use crate::user_memory::{
     Length, UserBuffer, UserFdSets, UserMessage, UserMessageMut, UserMessages, UserPart, UserPtr,
     UserPtrMut, UserSlice, UserSliceMut,
@@ -319,7 +319,7 @@ functions! {
             timeout: UserPtrMut<'_, libc::timeval> = (timeout)
         ]
     {
-        let wait = || clock::timeout_of_timeval(timeout.as_const());
+        let wait = || tsc_clock::timeout_of_timeval(timeout.as_const());
         select(sets, wait, Some(timeout), UserPtr::NULL, || next_library::select(sets, timeout))
     }
 
@@ -337,7 +337,7 @@ functions! {
             mask: UserPtr<'_, libc::sigset_t> = (mask)
         ]
     {
-        let wait = || clock::timeout_of(timeout);
+        let wait = || tsc_clock::timeout_of(timeout);
         select(sets, wait, None, mask, || next_library::pselect(sets, timeout, mask))
     }
 
@@ -389,7 +389,7 @@ functions! {
     {
         // What is no set is refused, whatever the limit says, which may be no address.
         let is_set = descriptor_tables::look(set).kind() == Kind::Set;
-        let how = (if is_set { clock::timeout_of(timeout) } else { None }, mask);
+        let how = (if is_set { tsc_clock::timeout_of(timeout) } else { None }, mask);
         epoll::wait(set, events, how, |events, limit| {
             let left = limit.and_then(Timeout::time);
             let left = left.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
@@ -521,7 +521,7 @@ fn ppoll(
     timeout: UserPtr<'_, libc::timespec>,
     mask: UserPtr<'_, libc::sigset_t>,
 ) -> c_int {
-    let wait = || clock::timeout_of(timeout);
+    let wait = || tsc_clock::timeout_of(timeout);
     readiness::poll::poll(all, wait, mask, || next_library::ppoll(all, timeout, mask))
 }
 

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_ring::{copy_many, nontemporal::copy_past};
 
-use crate::clock;
+use crate::tsc_clock;
 
 /// Pieces of fewer bytes are left to the cache.
 const LEAST: usize = 4096;
@@ -39,7 +39,7 @@ pub(crate) unsafe fn copy_over(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as the caller says.
     unsafe { if is_past { copy_past(from, to, length) } else { copy_many(from, to, length) } }
     if is_large && !is_past {
-        end_large(clock::now().wrapping_sub(began), length);
+        end_large(tsc_clock::now().wrapping_sub(began), length);
     }
 }
 
@@ -50,7 +50,7 @@ fn begin_large() -> (bool, u64) {
         // Whatever other threads write there meanwhile it comes to its end.
         LEFT.store(left - 1, Ordering::Relaxed);
     }
-    (left > 0, clock::now())
+    (left > 0, tsc_clock::now())
 }
 
 /// So long it took into the cache.

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::socket_marks::{Marks, word};
-use crate::{descriptor_tables, memory_owner};
+use crate::{descriptor_tables, vfork_check};
 
 static WANTED: Marks = Marks::new();
 /// The one that is being offered since it was accepted just now, and by which thread: another one's
@@ -29,7 +29,7 @@ pub(crate) fn is_wanted(fd: c_int) -> bool {
 /// One that was accepted just now is offered.
 pub(crate) fn accepted(fd: c_int, offers: impl FnOnce(c_int)) {
     wants(fd);
-    ACCEPTED[1].store(memory_owner::this_thread(), Ordering::Relaxed);
+    ACCEPTED[1].store(vfork_check::this_thread(), Ordering::Relaxed);
     ACCEPTED[0].store(word(fd, id(fd)), Ordering::Relaxed);
     offers(fd);
     ACCEPTED[0].store(0, Ordering::Relaxed);
@@ -38,5 +38,5 @@ pub(crate) fn accepted(fd: c_int, offers: impl FnOnce(c_int)) {
 /// This one is.
 pub(crate) fn was_just_accepted(fd: c_int) -> bool {
     let [one, thread] = [0, 1].map(|which: usize| ACCEPTED[which].load(Ordering::Relaxed));
-    one == word(fd, id(fd)) && thread == memory_owner::this_thread()
+    one == word(fd, id(fd)) && thread == vfork_check::this_thread()
 }

@@ -10,8 +10,8 @@ use core::ptr;
 
 use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
-use crate::count_slots::{self, Release};
 use crate::errno::keeping_errno;
+use crate::process_count_slots::{self, Release};
 use crate::{fork_refcount, unlinked_calls};
 
 /// How a process is about to end.
@@ -26,7 +26,7 @@ pub(crate) enum End {
 
 /// The process is about to end so.
 pub(crate) fn ends(end: End) {
-    if !count_slots::are_any() || !fork_refcount::is_counted_anywhere() {
+    if !process_count_slots::are_any() || !fork_refcount::is_counted_anywhere() {
         return;
     }
     match end {

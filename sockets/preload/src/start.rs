@@ -1,13 +1,13 @@
 //! Starts the library when it is loaded, and stops it when the process exits.
 
 use crate::process_exit::End;
-use crate::{memory_owner, symbol_lookup, transports_lifecycle};
+use crate::{symbol_lookup, transports_lifecycle, vfork_check};
 
 /// The entry points have the loader call this. Other libraries' constructors may have been earlier.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_start() {
     symbol_lookup::finish();
-    memory_owner::begin();
+    vfork_check::begin();
     transports_lifecycle::begin();
 }
 

@@ -10,7 +10,7 @@ use omniverb_connection::descriptors::Kind;
 use crate::call_effects::Call;
 use crate::process_exit::End;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr, UserSystemCall};
-use crate::{carry, descriptor_tables, fork_refcount, light, memory_owner, transports_lifecycle};
+use crate::{carry, descriptor_tables, fork_refcount, light, transports_lifecycle, vfork_check};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
@@ -30,13 +30,13 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         _ => {}
     }
     match number {
-        libc::SYS_vfork => memory_owner::begin_vfork(),
-        libc::SYS_clone => memory_owner::note_clone(first as c_int),
+        libc::SYS_vfork => vfork_check::begin_vfork(),
+        libc::SYS_clone => vfork_check::note_clone(first as c_int),
         libc::SYS_clone3 if let Some(flags) = clone3_flags(first, second) => {
-            memory_owner::note_clone(flags);
+            vfork_check::note_clone(flags);
         }
         libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => {
-            memory_owner::mark_fd_tables_apart()
+            vfork_check::mark_fd_tables_apart()
         }
         libc::SYS_io_uring_setup => {
             descriptor_tables::has_rings_now();

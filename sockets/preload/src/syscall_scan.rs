@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, fstat, open};
 
 use crate::errno::keeping_errno;
 use crate::mapped_memory::{self, Sharing};
-use crate::memory_owner;
+use crate::vfork_check;
 
 /// Bytes of the list of mappings, and of code, that are read at a time.
 const LIST: usize = 1 << 14;
@@ -87,7 +87,7 @@ pub(crate) fn calls_past_libraries(now: u64) -> Calls {
 
 #[cold]
 fn look(now: u64) -> Calls {
-    if !memory_owner::is_this_process() {
+    if !vfork_check::is_this_process() {
         return Calls::None;
     }
     let loads = LOADS.load(Ordering::SeqCst);

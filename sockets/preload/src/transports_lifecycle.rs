@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use crate::process_exit::End;
-use crate::{carry, light, memory_owner, usage_report};
+use crate::{carry, light, usage_report, vfork_check};
 
 /// Starts what `OMNIVERB_SOCKETS` asks for, before the program's `main`.
 pub(crate) fn begin() {
@@ -12,7 +12,7 @@ pub(crate) fn begin() {
         b"light" => true,
         _ => return,
     };
-    if !memory_owner::detects_forks() || !carry::begin(variable(c"OMNIVERB_SOCKET")) {
+    if !vfork_check::detects_forks() || !carry::begin(variable(c"OMNIVERB_SOCKET")) {
         return;
     }
     if let Some(file) = variable(c"OMNIVERB_SOCKETS_REPORT") {
@@ -37,7 +37,7 @@ fn variable<'a>(name: &CStr) -> Option<&'a CStr> {
 
 /// Ends all connections as the process is about to end.
 pub(crate) fn finish(end: End) {
-    if !memory_owner::is_this_process() {
+    if !vfork_check::is_this_process() {
         return;
     }
     usage_report::write([

@@ -35,20 +35,20 @@
 //! Buffers that io_uring has registered since then stay where they are
 //! ([`AdoptError::Registered`]), and what it receives by the page tables is not lost.
 
+mod address_space_sharers;
 mod adopted_regions;
 mod blocked_signals;
 mod error;
 mod fork;
 mod io_uring_buffers;
 mod kernel_page_users;
-mod memory_sharers;
 mod movable_range;
 mod move_lock;
 mod pinning_devices;
 mod proc_task_files;
 mod process_identity;
 mod release_reserve;
-mod same_memory;
+mod shared_address_space;
 mod strategy;
 mod stretch_move;
 
@@ -64,7 +64,7 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use move_lock::MOVES;
 use omniverb_sys::extent::Kind;
-use omniverb_sys::{Extent, clock, memfd, memory_room, proc_maps};
+use omniverb_sys::{Extent, available_memory, clock, memfd, proc_maps};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -235,7 +235,7 @@ fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
 fn step_of(length: usize) -> usize {
     match length <= STRETCH_BYTES_MIN {
         true => STRETCH_BYTES_MIN,
-        false => step_within(memory_room::bytes()),
+        false => step_within(available_memory::bytes()),
     }
 }
 

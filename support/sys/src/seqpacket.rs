@@ -332,7 +332,7 @@ pub fn listener(path: &Path) -> Listener {
     match connected {
         Ok(socket) => {
             let dead =
-                peer(socket.as_fd()).is_ok_and(|peer| crate::process_state::is_dead(peer.pid));
+                peer(socket.as_fd()).is_ok_and(|peer| crate::process_is_dead::is_dead(peer.pid));
             if dead { Listener::Dead } else { Listener::Alive }
         }
         Err(None) => Listener::Full,

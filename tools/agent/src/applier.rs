@@ -3,17 +3,17 @@
 //! In: the wanted objects, whenever they change, and the addresses that other hosts announce. Out:
 //! calls of the daemon, and reports for the host's entries in etcd, among them the addresses that
 //! this host announces. It goes on by itself when the daemon is restarted. It tries again what was
-//! refused, ever more rarely: what an operator changes on this host may let it pass. `pace.rs` says
-//! when.
+//! refused, ever more rarely: what an operator changes on this host may let it pass.
+//! `daemon_call_pacing.rs` says when.
 
+use crate::daemon_call_pacing::{Acceptance, Extent, Pace, RefusedAddresses};
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputReceiver, NoInput};
-use crate::pace::{Acceptance, Extent, Pace, RefusedAddresses};
 use omniverb_cluster::announcements::Networks;
-use omniverb_cluster::change::{Outcome, Present, make, plan};
-use omniverb_cluster::object::{Kind, ObjectId, WantedObjects};
-use omniverb_cluster::reports::{Line, Reports};
+use omniverb_cluster::object_name::{Kind, ObjectId, WantedObjects};
+use omniverb_cluster::problem_reports::{Line, Reports};
+use omniverb_cluster::reconcile_objects::{Outcome, Present, make, plan};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;

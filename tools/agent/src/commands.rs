@@ -6,12 +6,12 @@ use crate::secret_file::{random, seal_key};
 use anyhow::{Context, bail};
 use etcd_client::{Client, Compare, CompareOp, DeleteOptions, KeyValue, Txn, TxnOp};
 use omniverb_agent_arguments::{EtcdOptions, ObjectKind};
-use omniverb_cluster::difference::{ClusterEntries, Difference, Extra, What, differences};
-use omniverb_cluster::layout::{self, Key, PREFIX};
-use omniverb_cluster::object::{Fields, Kind, ObjectId, Scope, is_name};
+use omniverb_cluster::etcd_key_layout::{self, Key, PREFIX};
+use omniverb_cluster::etcd_value;
+use omniverb_cluster::object_differences::{ClusterEntries, Difference, Extra, What, differences};
 use omniverb_cluster::object_file::{self, Entries};
+use omniverb_cluster::object_name::{Fields, Kind, ObjectId, Scope, is_name};
 use omniverb_cluster::sealed_field::{self, SealKey, has_secrets, hex};
-use omniverb_cluster::value;
 use omniverb_session::printable;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ impl Cluster {
     async fn read(client: &Client) -> anyhow::Result<Cluster> {
         let mut cluster =
             Cluster { entries: BTreeMap::new(), revisions: BTreeMap::new(), is_begun: false };
-        let (all, revision) = read_all(client, &layout::objects_of(&Scope::All), None).await?;
+        let (all, revision) =
+            read_all(client, &etcd_key_layout::objects_of(&Scope::All), None).await?;
         let (of_hosts, _) = read_all(client, &format!("{PREFIX}host/"), Some(revision)).await?;
         all.iter().chain(&of_hosts).for_each(|entry| cluster.add(entry));
         Ok(cluster)
@@ -48,7 +49,7 @@ impl Cluster {
             Ok(Key::Object(scope, id)) => {
                 let at = (id, scope);
                 self.revisions.insert(at.clone(), entry.mod_revision());
-                self.entries.insert(at, value::parse(entry.value()));
+                self.entries.insert(at, etcd_value::parse(entry.value()));
             }
             Ok(_) => {}
             Err(problem) => {
@@ -157,9 +158,9 @@ pub(crate) async fn apply(
             compares.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, before));
             changes.push(match file.get(&at) {
                 Some(fields) => {
-                    let text = value::text(fields);
-                    if text.len() > value::VALUE_BYTES_MAX {
-                        bail!("{} is longer than {} bytes", at.0, value::VALUE_BYTES_MAX);
+                    let text = etcd_value::text(fields);
+                    if text.len() > etcd_value::VALUE_BYTES_MAX {
+                        bail!("{} is longer than {} bytes", at.0, etcd_value::VALUE_BYTES_MAX);
                     }
                     TxnOp::put(key, text, None)
                 }
@@ -184,7 +185,7 @@ async fn begin(client: &mut Client) -> anyhow::Result<()> {
     let mut id = [0; 16];
     random(&mut id)?;
     let key = Key::Cluster.text();
-    let text = json!({ "layout": layout::VERSION, "id": hex(&id) }).to_string();
+    let text = json!({ "layout": etcd_key_layout::VERSION, "id": hex(&id) }).to_string();
     let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
     let txn = Txn::new().when([absent]).and_then([TxnOp::put(key, text, None)]);
     within(client.txn(txn)).await.context("cannot write to etcd").map(drop)
@@ -240,11 +241,11 @@ pub(crate) async fn delete(
 /// `hosts`.
 pub(crate) async fn hosts(etcd: &EtcdOptions, as_json: bool) -> anyhow::Result<ExitCode> {
     let client = connect(etcd).await?;
-    let (entries, _) = read_all(&client, &layout::live(), None).await?;
+    let (entries, _) = read_all(&client, &etcd_key_layout::live(), None).await?;
     let mut rows = Vec::new();
     for entry in &entries {
         let Ok(Key::Live(host)) = Key::parse(entry.key()) else { continue };
-        let fields = value::parse(entry.value()).unwrap_or_default();
+        let fields = etcd_value::parse(entry.value()).unwrap_or_default();
         let mut row = json!({ "host": host });
         for key in ["version", "revision", "objects", "problems", "daemon"] {
             row[key] = fields.get(key).cloned().unwrap_or_default();
@@ -275,11 +276,11 @@ pub(crate) async fn hosts(etcd: &EtcdOptions, as_json: bool) -> anyhow::Result<E
 /// `addresses`.
 pub(crate) async fn addresses(etcd: &EtcdOptions, as_json: bool) -> anyhow::Result<ExitCode> {
     let client = connect(etcd).await?;
-    let (entries, _) = read_all(&client, &layout::addresses(), None).await?;
+    let (entries, _) = read_all(&client, &etcd_key_layout::addresses(), None).await?;
     let mut rows = Vec::new();
     for entry in &entries {
         let Ok(Key::Address { tenant, ip }) = Key::parse(entry.key()) else { continue };
-        let fields = value::parse(entry.value()).unwrap_or_default();
+        let fields = etcd_value::parse(entry.value()).unwrap_or_default();
         let mut row = json!({ "tenant": tenant, "address": ip });
         for key in ["host", "vnic", "underlay", "qpn_offset", "qpns", "vgid"] {
             row[key] = fields.get(key).cloned().unwrap_or_default();

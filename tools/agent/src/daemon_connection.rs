@@ -2,8 +2,8 @@
 //! networks, and changes.
 
 use omniverb_cluster::announcements::Networks;
-use omniverb_cluster::change::CallError;
-use omniverb_cluster::object::{Kind, ObjectId};
+use omniverb_cluster::object_name::{Kind, ObjectId};
+use omniverb_cluster::reconcile_objects::CallError;
 use omniverb_operator::Connection;
 use omniverb_session::operator::{OBJECT_TEXT_BYTES, QueryNetworks, QueryObjects};
 use serde_json::Value;

@@ -3,8 +3,8 @@
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputSender};
 use anyhow::bail;
-use omniverb_cluster::object::{Scope, Wanted};
 use omniverb_cluster::object_file::{FILE_BYTES_MAX, parse};
+use omniverb_cluster::object_name::{Scope, Wanted};
 use omniverb_cluster::sealed_field::{self, SealKey};
 use std::convert::Infallible;
 use std::fs::File;

@@ -11,10 +11,10 @@ use etcd_client::{
 };
 use omniverb_agent_arguments::EtcdOptions;
 use omniverb_cluster::announcements::host_of;
-use omniverb_cluster::layout::{Key, addresses};
-use omniverb_cluster::object::Fields;
-use omniverb_cluster::reports::{Line, Reports};
-use omniverb_cluster::value::parse;
+use omniverb_cluster::etcd_key_layout::{Key, addresses};
+use omniverb_cluster::etcd_value::parse;
+use omniverb_cluster::object_name::Fields;
+use omniverb_cluster::problem_reports::{Line, Reports};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;

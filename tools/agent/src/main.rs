@@ -7,6 +7,7 @@
 mod agent_lock;
 mod applier;
 mod commands;
+mod daemon_call_pacing;
 mod daemon_connection;
 mod etcd_connection;
 mod etcd_watch;
@@ -14,7 +15,6 @@ mod file_watch;
 mod host_entry;
 mod log;
 mod newest_input;
-mod pace;
 mod secret_file;
 
 use crate::applier::Applier;
@@ -22,7 +22,7 @@ use crate::secret_file::seal_key;
 use anyhow::{Context, bail};
 use clap::Parser;
 use omniverb_agent_arguments::{Arguments, Command, EtcdOptions};
-use omniverb_cluster::object::is_name;
+use omniverb_cluster::object_name::is_name;
 use omniverb_session::operator::{SOCKET_VARIABLE, SYSTEM_SOCKET};
 use omniverb_session::printable;
 use omniverb_sys::{eventfd, sd_notify, termination_fd, user_daemon};

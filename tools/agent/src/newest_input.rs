@@ -4,7 +4,7 @@
 //! that changes all the time fills nothing while the daemon is slow.
 
 use omniverb_cluster::announcements::Announcements;
-use omniverb_cluster::object::WantedObjects;
+use omniverb_cluster::object_name::WantedObjects;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

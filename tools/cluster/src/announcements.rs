@@ -5,9 +5,9 @@
 //! of its own virtual networks. Out: objects for the daemon, entries for etcd, and problems. What a
 //! field means only the daemon knows: it refuses a vGID that was not made with the tenant's key.
 
-use crate::layout::Key;
-use crate::object::{Fields, Kind, ObjectId, Wanted, WantedObjects, is_name};
-use crate::value;
+use crate::etcd_key_layout::Key;
+use crate::etcd_value;
+use crate::object_name::{Fields, Kind, ObjectId, Wanted, WantedObjects, is_name};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -148,7 +148,7 @@ fn announced(bytes: &[u8]) -> Result<Fields, String> {
     if bytes.len() > ANNOUNCED_BYTES_MAX {
         return Err(format!("{} bytes are more than {ANNOUNCED_BYTES_MAX}", bytes.len()));
     }
-    let fields = value::parse(bytes)?;
+    let fields = etcd_value::parse(bytes)?;
     match host_of(&fields) {
         Some(_) => Ok(fields),
         None => Err("there is no host in it".into()),
@@ -203,7 +203,7 @@ impl Networks {
         let entries = named.map(|((tenant, ip), fields)| {
             let mut fields = fields.clone();
             fields.insert("host".into(), host.into());
-            (Key::Address { tenant: tenant.clone(), ip: *ip }.text(), value::text(&fields))
+            (Key::Address { tenant: tenant.clone(), ip: *ip }.text(), etcd_value::text(&fields))
         });
         entries.collect()
     }
@@ -330,7 +330,7 @@ mod tests {
     fn what_the_daemon_has_is_announced() {
         let entries = networks().entries("h1");
         let value = &entries["/omniverb/v1/address/blue/10.0.0.1"];
-        let fields = value::parse(value.as_bytes()).unwrap();
+        let fields = etcd_value::parse(value.as_bytes()).unwrap();
         let expected = json!({ "vgid": "2::7", "host": "h1", "vnic": "web",
             "underlay": "192.0.2.1", "qpn_offset": 0x40_0000, "qpns": 1024 });
         assert_eq!(Value::Object(fields), expected);

@@ -5,10 +5,10 @@
 //! since without it its vNIC would fall back to the tenant `default`.
 
 use crate::announcements::Announcements;
-use crate::layout::{Key, VERSION};
-use crate::object::{Fields, ObjectId, Scope, Wanted, WantedObjects};
+use crate::etcd_key_layout::{Key, VERSION};
+use crate::etcd_value;
+use crate::object_name::{Fields, ObjectId, Scope, Wanted, WantedObjects};
 use crate::sealed_field::{self, SealKey};
-use crate::value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -65,14 +65,14 @@ impl ClusterObjects {
                 let at = (id, scope);
                 self.remove(&at);
                 // A longer value is refused, and not kept.
-                let bytes = value.len().min(value::VALUE_BYTES_MAX);
+                let bytes = value.len().min(etcd_value::VALUE_BYTES_MAX);
                 if self.entries.len() >= OBJECTS_MAX || self.bytes + bytes > VALUES_BYTES_MAX {
                     self.has_excess = true;
                     return;
                 }
                 let key = self.seal_key.as_deref();
-                let fields =
-                    value::parse(value).and_then(|fields| sealed_field::open(&at.0, &fields, key));
+                let fields = etcd_value::parse(value)
+                    .and_then(|fields| sealed_field::open(&at.0, &fields, key));
                 self.bytes += bytes;
                 self.entries.insert(at, Entry { fields, bytes });
             }
@@ -172,7 +172,7 @@ impl ClusterObjects {
 
 /// The name of the cluster in an entry.
 fn cluster_of(bytes: &[u8]) -> Result<String, String> {
-    let fields = value::parse(bytes)?;
+    let fields = etcd_value::parse(bytes)?;
     match (fields.get("layout").and_then(|v| v.as_u64()), fields.get("id")) {
         (Some(VERSION), Some(serde_json::Value::String(id))) if id.len() <= 64 => Ok(id.clone()),
         (Some(VERSION), _) => Err("it has no id".into()),
@@ -192,7 +192,7 @@ fn shown(key: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Kind;
+    use crate::object_name::Kind;
 
     fn id(kind: Kind, name: &str) -> ObjectId {
         ObjectId::new(kind, name)
@@ -250,7 +250,7 @@ mod tests {
         assert!(objects.excess().unwrap().contains("more than 49152 objects"));
 
         let mut objects = ClusterObjects::new("h1", None);
-        let value = format!("{{\"rate\": \"{}\"}}", "1".repeat(value::VALUE_BYTES_MAX - 20));
+        let value = format!("{{\"rate\": \"{}\"}}", "1".repeat(etcd_value::VALUE_BYTES_MAX - 20));
         for n in 0..1000 {
             objects.put(key(n % 250).as_bytes(), value.as_bytes());
         }

@@ -2,7 +2,7 @@
 //!
 //! `[host.NAME.vnic.NAME]` is an object for one host.
 
-use crate::object::{Fields, Kind, ObjectId, Scope, is_name};
+use crate::object_name::{Fields, Kind, ObjectId, Scope, is_name};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use toml::{Table, Value as TomlValue};

@@ -4,7 +4,7 @@
 //! field's JSON under AES-256-GCM with a tag of 16 bytes. The object's kind and name and the
 //! field's name are authenticated, so a sealed key of one tenant is not taken for another's.
 
-use crate::object::{Fields, Kind, ObjectId};
+use crate::object_name::{Fields, Kind, ObjectId};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde_json::Value;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Shows sockets in `omniverb status`: their processes, and whether their bytes are carried.
 //!
-//! The broker shows rows (`sockets/formats/src/listing.rs`): an operator all, others those of their
-//! own network namespace. Where there are links it is asked twice, a moment apart: the difference
-//! is the rate.
+//! The broker shows rows (`sockets/formats/src/socket_status_rows.rs`): an operator all, others
+//! those of their own network namespace. Where there are links it is asked twice, a moment apart:
+//! the difference is the rate.
 
 use crate::table::{Table, amount};
 use crate::tenant_connection::PATIENCE;
@@ -10,7 +10,7 @@ use anyhow::bail;
 use omniverb_formats::broker_message::{Request, SUFFIX};
 use omniverb_formats::channel;
 use omniverb_formats::link_layout::RING;
-use omniverb_formats::listing::{BYTES, Channel, Listener, Process, Row, Socket, State};
+use omniverb_formats::socket_status_rows::{BYTES, Channel, Listener, Process, Row, Socket, State};
 use omniverb_sys::{eventfd, seqpacket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -277,7 +277,7 @@ fn light(process: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_formats::listing::{NAME, Reason};
+    use omniverb_formats::socket_status_rows::{NAME, Reason};
 
     fn rows() -> Rows {
         let mut name = [0; NAME];

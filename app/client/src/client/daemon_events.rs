@@ -1,7 +1,7 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
 use super::Client;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
 use crate::message_descriptors::MessageWithFiles;
 use crate::page_revocation::PageQuestion;

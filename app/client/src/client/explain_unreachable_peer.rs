@@ -4,7 +4,7 @@
 //! In: a queue pair, and status of the process's vNIC, in lines (`host/control`,
 //! `server/status.rs`). Out: text for people. Nothing else is done by it.
 
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::device_platform;
 use omniverb_session::Message;
 use omniverb_session::body::{Cursor, QueryStatus};

@@ -1,7 +1,7 @@
 //! Memory keys: registration and revocation. How pages come to be granted is in `lending`.
 
 use super::Client;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use omniverb_device::memory_region::{NO_RKEY, Regions};
 use omniverb_device::{Region, RegionKind, WindowType, access};
 use omniverb_session::Message;

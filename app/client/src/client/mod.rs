@@ -33,7 +33,7 @@ pub use self::xrc_srq_links::Membership;
 
 use self::multicast_group_requests::MulticastGroups;
 use self::pages_granted_to_peers::GrantedPages;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::daemon_session::{self, Session};
 use crate::message_descriptors::MessageWithFiles;
 use crate::vnic_description::{NoDevice, VirtualNic};
@@ -42,8 +42,8 @@ use crate::{
     peer_doorbells, peer_mappings, region_extents_by_rkey, xrc_domain_discovery,
 };
 use crate::{
-    progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, trace_ring,
-    watched_fds,
+    progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, sibling_library_fds,
+    trace_ring,
 };
 use omniverb_device::Shared;
 use omniverb_session::Message;
@@ -68,7 +68,7 @@ pub struct Client {
     /// Calls to the daemon that no thread of the application waits for.
     calls: Arc<deferred_daemon_calls::DeferredCalls>,
     /// Descriptors of other libraries that the progress thread looks after.
-    watches: watched_fds::Watches,
+    watches: sibling_library_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
     subscribers: daemon_event_subscribers::Subscribers,
     /// What of peers is mapped here.
@@ -160,7 +160,7 @@ impl Client {
             statistics: area,
             qps,
             bells,
-            watches: watched_fds::Watches::new(progress.daemon_listener.clone()),
+            watches: sibling_library_fds::Watches::new(progress.daemon_listener.clone()),
             subscribers: Default::default(),
             progress,
             calls: Arc::default(),

@@ -7,7 +7,7 @@
 //! attached.
 
 use super::pages_granted_to_peers::GrantedPages;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::{CallOutcome, DeferredCall};
 use crate::queue_pair_records::QueuePairs;
 use omniverb_device::Qp;

@@ -14,8 +14,8 @@ use omniverb_link::page_grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, page_rights};
+use omniverb_sys::available_memory;
 use omniverb_sys::clock;
-use omniverb_sys::memory_room;
 use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Rkey, Service};
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ impl GrantedPages {
         let qp = self.qps.get(ask.qpn).ok_or(Errno::EACCES)?;
         // Files are read for that: not while the keys are locked.
         let is_sealed = self.keys.with(ask.rkey, |key, _| key.is_sealed()).ok_or(Errno::EACCES)?;
-        let room = is_sealed.then(memory_room::bytes);
+        let room = is_sealed.then(available_memory::bytes);
         let lent = self.keys.with(ask.rkey, |key, others| {
             let room = MoveLimits { others, memory: room };
             self.lend((&ask, onto), &qp, key, (start, length), (era, room))?;

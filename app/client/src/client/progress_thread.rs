@@ -5,10 +5,10 @@
 //! after two quiet ones, by when no peer can have missed that kicks are wanted, it sleeps without a
 //! limit. It waits for nothing else: what needs an answer of the daemon is done in
 //! `deferred_daemon_calls.rs`, and what the daemon has no room for waits in
-//! `daemon_event_replies.rs`.
+//! `unsent_event_replies.rs`.
 
 use super::Client;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
 use omniverb_device::background_progress::ProgressReport;
 use omniverb_sys::clock;

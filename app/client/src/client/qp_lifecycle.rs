@@ -3,7 +3,7 @@
 use super::Client;
 use super::explain_unreachable_peer::explain_qp;
 use super::multicast_group_requests::await_last_words;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::{CallOutcome, Caller, DeferredCall};
 use crate::pending_datagram_links::LinkReply;
 use crate::queue_pair_records::{Connection, QueuePairs, Ticket};

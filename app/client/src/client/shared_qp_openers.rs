@@ -2,7 +2,7 @@
 //! calls, since what they ask may need the daemon.
 
 use super::Client;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
 use crate::device_import::PeerSocketThread;
 use crate::shared_qp::{Opener, OpenerService, Openers};

@@ -7,7 +7,7 @@
 
 use super::Client;
 use crate::daemon_event_subscribers::Listener;
-use crate::watched_fds::ReadyCallback;
+use crate::sibling_library_fds::ReadyCallback;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DecodeError, Message, decode, encode};
 use omniverb_sys::epoll::Interest;

@@ -1,7 +1,7 @@
 //! Queue pairs of XRC that are not the application's: requests of one that is go on by them.
 
 use super::Client;
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
 use crate::queue_pair_records::Connection;
 use crate::xrc_domain_discovery::DomainMember;

@@ -13,7 +13,7 @@
 use super::Client;
 use super::shared_qp_admission::AnsweredOpeners;
 use super::xrc_hidden_qps::{receiver, sender};
-use crate::daemon_caller::DaemonCaller;
+use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
 use crate::queue_pair_records::Connection;
 use crate::signal_free_thread::spawn_quietly;

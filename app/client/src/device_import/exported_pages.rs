@@ -191,7 +191,7 @@ impl ExportedPages {
         of: Object,
         context: u64,
     ) -> Result<(), Errno> {
-        if self.parts.len() >= PARTS_MAX.min(omniverb_sys::process_state::files_max() / SHARE) {
+        if self.parts.len() >= PARTS_MAX.min(omniverb_sys::process_is_dead::files_max() / SHARE) {
             return Err(Errno::ENOMEM);
         }
         let pages = adopt(range.start, range.len(), Access::ReadWrite)

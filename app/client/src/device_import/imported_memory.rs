@@ -1,6 +1,6 @@
 //! What a process has of another's objects: their memory, mapped here, and a region on it.
 
-use super::exporter_connection::{EndsWithExporter, ExporterConnection};
+use super::connection_to_exporter::{EndsWithExporter, ExporterConnection};
 use omniverb_device::memory_region::NO_RKEY;
 use omniverb_device::{Region, RegionKind, access};
 use omniverb_ring::Window;

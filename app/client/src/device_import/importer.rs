@@ -4,12 +4,12 @@
 //! object is must fit what it hands over, which is verified like all memory (`sys::extent`), and no
 //! key of its takes the place of one of ours.
 
-use super::exporter_connection::{EndsWithExporter, ExporterConnection};
+use super::connection_to_exporter::{EndsWithExporter, ExporterConnection};
 use super::imported_memory::{ImportedMemory, ImportedRegion, pages_of};
 use super::peer_socket_thread::PeerSocketThread;
 use omniverb_ring::Window;
 use omniverb_session::device_import_messages::{self, Ask, Notice};
-use omniverb_sys::process_state::files_max;
+use omniverb_sys::process_is_dead::files_max;
 use omniverb_sys::{Access, Extent, lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;

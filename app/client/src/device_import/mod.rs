@@ -5,14 +5,14 @@
 //! `exporter.rs`: the process that opened the device answers; `exported_pages.rs`: the pages of its
 //! regions that importers have mapped, `page_move_time_budget.rs`: how much time that may take;
 //! `concurrent_destroy_limit.rs`: how many destroy something. `importer.rs`: the process that
-//! imports asks, by way of `exporter_connection.rs`; `imported_memory.rs`: what it has then.
+//! imports asks, by way of `connection_to_exporter.rs`; `imported_memory.rs`: what it has then.
 //! `unsent_messages.rs`: what either says when there is room. `peer_socket_thread.rs`: the thread
 //! of each that listens, which there is from the first import on.
 
 mod concurrent_destroy_limit;
+mod connection_to_exporter;
 mod exported_pages;
 mod exporter;
-mod exporter_connection;
 mod imported_memory;
 mod importer;
 mod page_move_time_budget;
@@ -21,11 +21,11 @@ mod peer_socket_thread;
 mod tests;
 mod unsent_messages;
 
+pub(crate) use connection_to_exporter::{Device, ExporterConnection};
 pub use exporter::ExportedObjects;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use exporter::Importer;
 pub(crate) use exporter::{ExportListener, Exporter, PageOwner};
-pub(crate) use exporter_connection::{Device, ExporterConnection};
 pub use imported_memory::{ImportedMemory, ImportedRegion};
 pub use importer::Import;
 pub(crate) use importer::ImportBudget;

@@ -3,17 +3,17 @@
 //! The process that has made one keeps it, and all of its state, until no process has it open any
 //! more: it is the *maker*, others are *openers*. Each opener has a pair of sockets with the maker
 //! for each time that it has it open; which two ends these are is settled before
-//! (`client/open_shared_qp.rs`). `opener_connections.rs`: what the maker has of an opener;
-//! `maker_connection.rs`: what an opener has of the maker. The end of a socket, or of the process
-//! behind it, is the end of either.
+//! (`client/open_shared_qp.rs`). `connections_from_openers.rs`: what the maker has of an opener;
+//! `connection_to_maker.rs`: what an opener has of the maker. The end of a socket, or of the
+//! process behind it, is the end of either.
 
-mod maker_connection;
-mod opener_connections;
+mod connection_to_maker;
+mod connections_from_openers;
 
-pub(crate) use self::maker_connection::MakerConnection;
-pub(crate) use self::opener_connections::OpenerService;
-pub use self::opener_connections::SharedQueuePairs;
-pub(crate) use self::opener_connections::{Opener, Openers};
+pub(crate) use self::connection_to_maker::MakerConnection;
+pub(crate) use self::connections_from_openers::OpenerService;
+pub use self::connections_from_openers::SharedQueuePairs;
+pub(crate) use self::connections_from_openers::{Opener, Openers};
 
 use crate::device_import::PeerSocket;
 use crate::signal_free_thread::spawn_quietly;

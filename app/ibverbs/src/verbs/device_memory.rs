@@ -15,7 +15,7 @@ use super::context::ContextShell;
 use super::importable_objects::{DeviceMemory, MemoryOf};
 use super::memory_region::registered;
 use super::object_limits::DM_ALIGNMENT_LOG_MAX;
-use super::td_and_dm_handles::DmShell;
+use super::thread_domain_and_dm_handles::DmShell;
 use crate::errno::{null, outcome};
 use crate::refusal_log::refused;
 

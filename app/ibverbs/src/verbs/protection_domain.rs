@@ -13,7 +13,7 @@ use super::context::ContextShell;
 use super::importable_objects::ProtectionDomain;
 use super::object_counts::UserCount;
 use super::parent_domain_allocators::{Loans, ParentDomainAllocators, Resource};
-use super::td_and_dm_handles::TdShell;
+use super::thread_domain_and_dm_handles::TdShell;
 use crate::errno::null;
 
 /// A protection domain as C sees it: made, imported, or a parent domain.

@@ -9,7 +9,7 @@ use omniverb_terms::Errno;
 use super::object_counts::UserCount;
 use super::parent_domain_allocators::ParentDomainAllocators;
 use super::protection_domain::parent_domain;
-use super::td_and_dm_handles::TdShell;
+use super::thread_domain_and_dm_handles::TdShell;
 use crate::errno::null;
 
 /// Bits of `comp_mask` of a parent domain.

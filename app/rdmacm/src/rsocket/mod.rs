@@ -9,7 +9,7 @@
 //!   [`repoll`](mod@repoll): what C programs call. [`fd_table`](mod@table): which number is which
 //!   socket.
 //! * [`stream_socket`](mod@socket): an identifier, and how far it is; [`readiness_wait`](mod@wait)
-//!   and [`poll`](mod@poll) sleep until it is further, [`shared_wait`](mod@gate) says who takes
+//!   and [`poll`](mod@poll) sleep until it is further, [`waiter_election`](mod@gate) says who takes
 //!   notice, [`eintr_restart`](mod@restart) whether signals end that.
 //! * [`send_recv`](mod@transfer): calls that wait, made of steps of
 //!   [`stream_connection`](mod@stream) that do not.
@@ -39,12 +39,12 @@ mod registered_memory;
 pub mod repoll;
 mod send_recv;
 pub mod send_recv_calls;
-mod shared_wait;
 pub mod socket_calls;
 mod socket_options;
 mod stored_options;
 mod stream_connection;
 mod stream_socket;
+mod waiter_election;
 mod wire_format;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use omniverb_terms::Errno;
 
 use super::eintr_restart;
 use super::queue_pair::Queues;
-use super::shared_wait::{SharedWait, SleepOn, SleepStep, WakeReason};
+use super::waiter_election::{SleepOn, SleepStep, WaiterElection, WakeReason};
 use crate::errno::last;
 
 /// How often to look before sleeping.
@@ -28,7 +28,7 @@ pub(crate) trait WaitableState {
     fn fd(&self) -> RawFd;
     /// The queues, when there are some.
     fn queues(&self) -> Option<&Queues>;
-    fn gate(&mut self) -> &mut SharedWait;
+    fn gate(&mut self) -> &mut WaiterElection;
     /// The descriptor that tells a sleeper without queues that there are some now; -1: none.
     fn news(&self) -> RawFd {
         -1

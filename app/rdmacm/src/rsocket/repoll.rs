@@ -11,7 +11,7 @@
 //! of it has closed the set, which shows when its number is used: what has the number by then is
 //! another file, which is not waited for here, and which is not closed with it.
 
-mod set_fd;
+mod fd_of_set;
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::net::SocketFlags;
 
-use self::set_fd::SetFd;
+use self::fd_of_set::SetFd;
 use super::poll::{self, Deadline};
 use crate::errno::{EEXIST, outcome, set_errno};
 

@@ -16,9 +16,9 @@ use omniverb_terms::Errno;
 use super::buffer_settings::Settings;
 use super::queue_pair::Queues;
 use super::readiness_wait::{WaitableSocket, WaitableState};
-use super::shared_wait::SharedWait;
 use super::stored_options::Options;
 use super::stream_connection::{ConnectionState, Stream, StreamEndpoint};
+use super::waiter_election::WaiterElection;
 use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
@@ -110,7 +110,7 @@ pub(crate) struct Inner {
     // In front of the identifier, whose queue pair it has: it goes first.
     pub(crate) phase: Phase,
     pub(crate) id: OwnedCmId,
-    pub(crate) gate: SharedWait,
+    pub(crate) gate: WaiterElection,
     pub(crate) settings: Settings,
     pub(crate) options: Options,
     /// What `SO_ERROR` says next.
@@ -128,7 +128,7 @@ impl Inner {
         Inner {
             phase,
             id,
-            gate: SharedWait::default(),
+            gate: WaiterElection::default(),
             settings: Settings::default(),
             options: Options::default(),
             error: 0,
@@ -336,7 +336,7 @@ impl WaitableState for Inner {
         }
     }
 
-    fn gate(&mut self) -> &mut SharedWait {
+    fn gate(&mut self) -> &mut WaiterElection {
         &mut self.gate
     }
 

@@ -7,7 +7,7 @@
 use super::Objects;
 use super::container_rules::{Container, Verdict, decide};
 use super::containers::Known;
-use super::object_names::is_name;
+use super::object_name_syntax::is_name;
 use super::object_set::{Undescribed, VnicObject};
 use omniverb_tenancy::VnicId;
 

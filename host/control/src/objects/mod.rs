@@ -1,7 +1,8 @@
 //! Keeps the tenants, policies and vNICs that operators describe (`object_set.rs`).
 //!
 //! Their sources are the configuration, an agent that brings a cluster's, and commands
-//! (`change.rs`). The last two are kept in files (`state_file.rs`), and a later source decides.
+//! (`apply_object_changes.rs`). The last two are kept in files (`state_file.rs`), and a later
+//! source decides.
 //!
 //! In: sets of objects, and the vNICs that there are. Out: what holds for each vNIC. A vNIC that no
 //! object is attached to belongs to the tenant `default`. One that was given an object keeps it
@@ -10,27 +11,27 @@
 //! A vNIC of a container that nothing is attached to gets an object by rules
 //! (`container_rules.rs`, `containers.rs`).
 
-mod change;
+mod apply_object_changes;
 mod chosen_qpns;
+mod cluster_tenant_key_files;
 mod container_objects;
 mod container_rules;
 mod containers;
-mod key_files;
-mod object_names;
+mod object_name_syntax;
 mod object_set;
 mod remote_vnic;
 mod rule_value;
 mod state_file;
 mod tenant_keys;
 mod value_syntax;
-mod virtual_places;
+mod virtual_network_placement;
 
 use crate::engine::SharedLimits;
-use change::{Changes, Source, Surroundings};
+use apply_object_changes::{Changes, Source, Surroundings};
+use cluster_tenant_key_files::{BroughtKeys, KeyFiles};
 pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::{ContainerRule, Prefix};
 use containers::Containers;
-use key_files::{BroughtKeys, KeyFiles};
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
     DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, Undescribed,
@@ -54,7 +55,7 @@ pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
     OperationRateValue, OpsValue, RateValue, SizeValue,
 };
-use virtual_places::VirtualPlaces;
+use virtual_network_placement::VirtualPlaces;
 
 /// Budget: time between two looks at all paths because of new vNICs, in nanoseconds.
 const LOOKS_APART: u64 = 1_000_000_000;

@@ -4,7 +4,7 @@
 //! from one of them it can read from the others. Unknown keys are refused.
 
 use super::container_rules::{ContainerRule, RULES_MAX};
-use super::object_names::{NAME_BYTES_MAX, is_name};
+use super::object_name_syntax::{NAME_BYTES_MAX, is_name};
 use super::remote_vnic::{RemoteVnic, parse_name};
 use super::rule_value::RuleValue;
 use super::value_syntax::{

@@ -6,7 +6,7 @@
 //! before it, so nothing that this host has depends on one.
 
 use super::chosen_qpns::{QPNS, chosen};
-use super::object_names::is_name;
+use super::object_name_syntax::is_name;
 use omniverb_tenancy::VnicPlace;
 use omniverb_terms::Gid;
 use omniverb_vgid::{QpnRange, TenantKey};

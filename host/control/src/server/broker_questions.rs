@@ -4,12 +4,12 @@
 //! Both namespaces are found by a process in each, whose cookie has to be that of its socket, and
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.
 
-use crate::attachment::Attached;
 use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::subsystems::SocketPairs;
 use crate::socket_broker::{FromBroker, PER_TURN};
 use crate::socket_relations::ToSeek;
+use crate::vnic_attachment::Attached;
 use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};

@@ -3,8 +3,8 @@
 
 use crate::captures::Outcome;
 use crate::client_outbox::Letter;
+use crate::daemon_log::Level;
 use crate::engine::Summary;
-use crate::journal::Level;
 use crate::operators::Call;
 use crate::server::Server;
 use crate::server::subsystems::EnginePorts;

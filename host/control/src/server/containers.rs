@@ -5,13 +5,13 @@
 //! With `isolate`, what nothing describes has none at all. Nor has a vNIC that belongs to a virtual
 //! network and has no place there: it must not reach the network of its container instead.
 
-use crate::attachment::Attached;
-use crate::attachment_identity::{Attachment, Evidence};
-use crate::journal::Level;
+use crate::daemon_log::Level;
 use crate::objects::{Container, Interface};
 use crate::pending_namespace_inspections::PendingInspection;
 use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
+use crate::vnic_attachment::Attached;
+use crate::vnic_attachment_identity::{Attachment, Evidence};
 use omniverb_fairness::Holder;
 use omniverb_netns::{ContainerFacts, Kind, Process};
 use omniverb_sys::clock;

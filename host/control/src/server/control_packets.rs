@@ -4,8 +4,8 @@
 //!
 //! In: the engine's events. Out: the results of probes and requests, to the tables; probes.
 
+use crate::daemon_log::Level;
 use crate::engine::{Event, handshake_datagram};
-use crate::journal::Level;
 use crate::roce_port::VnicPort;
 use crate::server::Server;
 use crate::server::subsystems::EnginePorts;

@@ -1,7 +1,7 @@
 //! Disconnects clients and releases what they had, outside this thread where that may block: see
 //! `omniverb_sys::unsolicited_fds`.
 
-use crate::journal::Level;
+use crate::daemon_log::Level;
 use crate::qp_counters::Slot;
 use crate::server::Server;
 use omniverb_sys::clock;

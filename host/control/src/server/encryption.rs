@@ -1,8 +1,8 @@
 //! Sets up the encryption of vNICs' packets between hosts: keys, the port of PSP, and log lines
 //! about hosts without.
 
+use crate::daemon_log::Level;
 use crate::engine::{Encryption, Refusal};
-use crate::journal::Level;
 use crate::reactor::Timer;
 use crate::roce_port::{PAUSE, PortUse};
 use crate::server::subsystems::EnginePorts;

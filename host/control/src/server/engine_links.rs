@@ -1,11 +1,11 @@
 //! Links to the engine: their memory, and the sockets the engine needs for them.
 
 use crate::client::Origin;
-use crate::journal::Level;
+use crate::daemon_log::Level;
+use crate::link_memory::Shared;
 use crate::reactor::Timer;
 use crate::roce_port::PAUSE;
 use crate::server::subsystems::EnginePorts;
-use crate::shared_memory::Shared;
 use omniverb_sys::clock;
 use omniverb_sys::proxied_udp::ProxiedSocket;
 use omniverb_sys::udp_socket::UdpPort;

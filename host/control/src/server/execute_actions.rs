@@ -2,11 +2,11 @@
 
 use crate::client::Origin;
 use crate::client_outbox::Letter;
+use crate::daemon_log::Level;
 use crate::engine::Pages;
-use crate::journal::Level;
+use crate::link_memory::Shared;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
-use crate::shared_memory::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;

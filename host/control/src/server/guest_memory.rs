@@ -1,8 +1,8 @@
 //! Takes in a machine's memory, and the pages of its processes that are kept where they are.
 
+use crate::daemon_log::Level;
 use crate::engine::Row;
 use crate::guest_memory::Ram;
-use crate::journal::Level;
 use crate::server::Server;
 use crate::server::subsystems::Guests;
 use omniverb_session::body::Adopted;

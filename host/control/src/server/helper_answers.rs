@@ -1,8 +1,8 @@
 //! Passes the answers of the namespace helper on to the requests that wait for them.
 
+use crate::daemon_log::Level;
 use crate::engine::ENCRYPTION_BYTES;
 use crate::helper_requests::FromHelper;
-use crate::journal::Level;
 use crate::running_helper_requests::Subject;
 use crate::server::Server;
 use crate::vnics::usable;

@@ -4,13 +4,13 @@
 //! for it: messages of the client stay in its socket. Then the connection is half open until its
 //! hello.
 
-use crate::attachment::Attached;
 use crate::client::Client;
 use crate::poller_tokens::Wakeup;
 use crate::reactor::Timer;
 use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
 use crate::unidentified_connections::Arrival;
+use crate::vnic_attachment::Attached;
 use crate::vnic_references::Hold;
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};

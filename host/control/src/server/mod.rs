@@ -2,10 +2,10 @@
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here connect them: [`accept`],
-//! [`identify_connections`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`],
-//! [`engine_links`] and [`helper_answers`] take input, the tables decide, [`execute_actions`]
-//! executes their decisions, [`disconnection`] ends clients. An operation over several parts gets
-//! those that it needs ([`subsystems`]).
+//! [`identify_connections`], [`operators`], [`virtual_machines`], [`pair_windows`],
+//! [`control_packets`], [`engine_links`] and [`helper_answers`] take input, the tables decide,
+//! [`execute_actions`] executes their decisions, [`disconnection`] ends clients. An operation over
+//! several parts gets those that it needs ([`subsystems`]).
 
 mod accept;
 mod broker_questions;
@@ -20,7 +20,6 @@ mod guest_memory;
 mod helper_answers;
 mod identify_connections;
 mod link_audit_lines;
-mod machines;
 mod objects;
 mod operators;
 mod page_loans;
@@ -28,22 +27,21 @@ mod pair_windows;
 mod start;
 mod status;
 mod subsystems;
+mod virtual_machines;
 mod vnics;
 
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::decision_tables::Tables;
+use crate::daemon_log::Journal;
 use crate::departed_processes::Departed;
 use crate::engine::Packets;
 use crate::extent_memory::Extents;
 use crate::guest_memory::Pins;
-use crate::handshake_probes::{Due, Probes};
+use crate::handshake_probe_schedule::{Due, Probes};
 use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
-use crate::journal::Journal;
 use crate::lingering_file_watch::WatchedFiles;
 use crate::link_audit_rate_limit::Audit;
-use crate::machines::Machines;
 use crate::objects::Objects;
 use crate::operators::Operators;
 use crate::pending_namespace_inspections::PendingInspections;
@@ -53,7 +51,9 @@ use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
 use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
+use crate::tenancy_and_pending_actions::Tables;
 use crate::unidentified_connections::Arrivals;
+use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_broker::daemon_messages::FromDaemon;

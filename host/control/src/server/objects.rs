@@ -2,8 +2,8 @@
 //!
 //! Changes come by command and by another configuration.
 
+use crate::daemon_log::Level;
 use crate::engine::ENGINE_FEATURES;
-use crate::journal::Level;
 use crate::objects::{ObjectSet, Place};
 use crate::poller_tokens::Wakeup;
 use crate::server::Server;

@@ -4,7 +4,7 @@
 //! socket's mode grants the right; the kernel's credentials of the other end are checked besides.
 //! Operators need no served network namespace, and count against no tenant's quota.
 
-use crate::journal::Level;
+use crate::daemon_log::Level;
 use crate::operators::Call;
 use crate::poller_tokens::Wakeup;
 use crate::running_helper_requests::{Enclosed, Subject};

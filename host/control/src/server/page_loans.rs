@@ -6,10 +6,10 @@
 use crate::client::Origin;
 use crate::client_outbox::{Letter, Parcel};
 use crate::extent_memory::{Lending, SharedBy};
+use crate::link_memory::Memory;
 use crate::server::Server;
 use crate::server::pair_windows::LINK_BYTES;
 use crate::server::subsystems::PageLender;
-use crate::shared_memory::Memory;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted};
 use omniverb_session::pair_window;

@@ -6,14 +6,14 @@
 //! common window, one's is offered to the other's supervisor (`machines/shared_pair_windows.rs`).
 
 use crate::client::{DepartedProcess, Origin};
-use crate::journal::Level;
-use crate::machine_supervisor::MachineSupervisor;
-use crate::machines::{InBoth, WindowDemand};
+use crate::daemon_log::Level;
+use crate::link_memory::Shared;
 use crate::pair_windows::Pair;
 use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
-use crate::shared_memory::Shared;
+use crate::virtual_machines::{InBoth, WindowDemand};
+use crate::vm_supervisor::MachineSupervisor;
 use crate::vm_window_allocator::{PAGE, PieceRange, Pieces};
 use crate::vm_window_page_ledger::Ledger;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};

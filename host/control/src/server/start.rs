@@ -1,22 +1,19 @@
 //! Starts a daemon: makes its parts, in the order in which that is safe.
 
 use crate::allowed_processes::Admission;
-use crate::attachment::Attached;
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::decision_tables::Tables;
+use crate::daemon_log::{Journal, Level};
 use crate::departed_processes::Departed;
 use crate::engine::{Packets, Recorder};
 use crate::extent_memory::Extents;
 use crate::guest_memory::Pins;
-use crate::handshake_probes::Probes;
+use crate::handshake_probe_schedule::Probes;
 use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
-use crate::journal::{Journal, Level};
 use crate::lingering_file_watch::WatchedFiles;
 use crate::link_audit_rate_limit::Audit;
 use crate::listener::Listener;
-use crate::machines::Machines;
 use crate::mapping_limit;
 use crate::objects::Objects;
 use crate::operators::Operators;
@@ -29,8 +26,11 @@ use crate::settings::{Settings, Unwanted};
 use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::start_errors::StartError;
+use crate::tenancy_and_pending_actions::Tables;
 use crate::ticket_secret;
 use crate::unidentified_connections::Arrivals;
+use crate::virtual_machines::Machines;
+use crate::vnic_attachment::Attached;
 use crate::vnic_names::Marks;
 use crate::vnic_registry::Registry;
 use crate::vnics::Vnics;

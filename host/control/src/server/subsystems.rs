@@ -2,22 +2,22 @@
 
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::decision_tables::Tables;
+use crate::daemon_log::Journal;
 use crate::engine::Packets;
 use crate::extent_memory::Extents;
 use crate::guest_memory::Pins;
-use crate::handshake_probes::Probes;
+use crate::handshake_probe_schedule::Probes;
 use crate::helper_requests::HelperRequests;
-use crate::journal::Journal;
 use crate::link_audit_rate_limit::Audit;
-use crate::machines::Machines;
 use crate::objects::Objects;
 use crate::qp_counters::Counters;
 use crate::reactor::Reactor;
 use crate::server::Server;
 use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
+use crate::tenancy_and_pending_actions::Tables;
 use crate::unidentified_connections::Arrivals;
+use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_sys::deferred_close::DeferredClose;

@@ -1,11 +1,11 @@
 //! Tests vNICs that are no network namespace: their clients, policies and links.
 
 use super::*;
-use crate::attachment::Attached;
-use crate::journal::{Form, Level};
+use crate::daemon_log::{Form, Level};
 use crate::runtime_folder::{Audience, RuntimeFolder};
 use crate::settings::Settings;
 use crate::unidentified_connections::Arrival;
+use crate::vnic_attachment::Attached;
 use omniverb_broker::daemon_messages::Place as Address;
 use omniverb_fairness::Holder;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};

@@ -1,12 +1,12 @@
 //! Serves what an operator asks about vNICs: their datapaths, limits and faults.
 
-use crate::attachment_identity::Evidence;
+use crate::daemon_log::Level;
 use crate::engine::SharedLimits;
-use crate::journal::Level;
 use crate::objects::ObjectKind;
 use crate::roce_port::PortUse;
 use crate::server::subsystems::EnginePorts;
 use crate::server::subsystems::StatusRows;
+use crate::vnic_attachment_identity::Evidence;
 use crate::vnic_policy::{changed, datapath_name, set_fields, shown};
 use crate::vnic_registry::News;
 use omniverb_netns::PORT;

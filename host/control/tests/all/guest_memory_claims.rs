@@ -1,6 +1,6 @@
 //! Tests a virtual machine's memory: what its guest claims about it is checked.
 
-use crate::support::machine::*;
+use crate::support::fake_vm_proxy::*;
 use crate::support::operator::{Operator, name};
 use crate::support::*;
 use omniverb_control::Settings;

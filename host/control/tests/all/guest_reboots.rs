@@ -1,6 +1,6 @@
 //! Tests that a guest's reboot gives back what its processes had.
 
-use crate::support::machine::*;
+use crate::support::fake_vm_proxy::*;
 use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_session::body::Extent;

@@ -10,7 +10,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{self, Message as Said};
 use omniverb_session::{Header, Message};
 use omniverb_sys::seqpacket;
-use omniverb_sys::users_and_groups::UsersAndGroups;
+use omniverb_sys::user_and_group_check::UsersAndGroups;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

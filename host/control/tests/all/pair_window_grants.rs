@@ -1,10 +1,10 @@
 //! Tests pages granted between a machine's process and a neighbour's: pieces of their pair window
 //! (decision 0044).
 
-use crate::support::machine::{PAGE, seen, until};
-use crate::support::machine_and_neighbour::*;
+use crate::support::fake_vm_proxy::{PAGE, seen, until};
 use crate::support::namespaces::is_root;
 use crate::support::operator::{Operator, name};
+use crate::support::vm_and_neighbour::*;
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};

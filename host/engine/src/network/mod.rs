@@ -3,8 +3,8 @@
 
 pub(crate) mod early_packets;
 pub(crate) mod fault_injection;
-pub(crate) mod forwarding;
 pub mod handshake_datagram;
+pub(crate) mod local_forwarding;
 pub(crate) mod packet_train;
 pub(crate) mod pending_probes;
 pub(crate) mod roce_port;

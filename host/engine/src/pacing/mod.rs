@@ -3,6 +3,6 @@
 //! Time is an argument.
 
 pub(crate) mod fair_schedule;
-pub(crate) mod flow_control;
 pub(crate) mod sender_throttle;
 pub(crate) mod shared_budget;
+pub(crate) mod unreliable_message_window;

@@ -3,16 +3,16 @@
 mod upper_layer;
 
 use crate::command::Row;
-use crate::kept_memory::Allowance;
+use crate::kept_memory_limits::Allowance;
 use crate::pages::grant::Grant;
 use crate::pages::link_grants::{Grants, Stretch};
 use crate::pages::payload_source_offers::Sources;
 use crate::pages::read_execution::MappedReads;
 use crate::pages::write_execution::{WritePlacement, is_drained};
-use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::incoming_messages::Incoming;
 use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::responder_answers::{Answer, Readings};
+use crate::queue_pair::unreliable_backlog::Backlog;
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Broken, Endpoint, Nak};

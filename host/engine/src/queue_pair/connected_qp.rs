@@ -1,7 +1,7 @@
 //! Serves an RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::kept_memory::Allowance;
-use crate::pacing::flow_control::PacketRoute;
+use crate::kept_memory_limits::Allowance;
+use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::queue_pair::application::{Application, ApplicationState};
 use crate::queue_pair::connection_parameters::{self, Terms, Trains};
 use crate::queue_pair::outgoing_requests::Fate;

@@ -1,9 +1,9 @@
 //! Serves a UD queue pair and one destination: a link on one side, single packets on the other.
 
-use crate::kept_memory::Allowance;
-use crate::pacing::flow_control::PacketRoute;
+use crate::kept_memory_limits::Allowance;
 use crate::pacing::sender_throttle::Throttle;
-use crate::queue_pair::backlog::Backlog;
+use crate::pacing::unreliable_message_window::PacketRoute;
+use crate::queue_pair::unreliable_backlog::Backlog;
 use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};

@@ -1,6 +1,6 @@
 //! Turns records of the application's request ring into requests of the transport.
 
-use crate::kept_memory::Allowance;
+use crate::kept_memory_limits::Allowance;
 use crate::memory_accounts::{Part, Room};
 use crate::pages::link_grants::{Grants, Target};
 use crate::pages::payload_source_offers::Sources;

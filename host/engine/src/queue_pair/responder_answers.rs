@@ -8,7 +8,7 @@
 //! turn has come (a READ may be executed again, 9.4.4): nothing else would ever make room, since
 //! answers leave in order.
 
-use crate::kept_memory::Allowance;
+use crate::kept_memory_limits::Allowance;
 use crate::memory_accounts::{Part, Room};
 use crate::pages::read_execution::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};

@@ -1,13 +1,14 @@
 //! Paces messages of an unreliable service by the reports of their receiver.
 //!
-//! Between two Omniverbs the receiver reports how far it got ([`crate::pacing::flow_control`]); to
-//! other implementations a receiver that falls behind sends congestion notifications, and a sender
-//! that gets them pauses ([`crate::pacing::sender_throttle`]). A group gets no reports: a packet by
-//! its link would go to all members.
+//! Between two Omniverbs the receiver reports how far it got
+//! ([`crate::pacing::unreliable_message_window`]); to other implementations a receiver that falls
+//! behind sends congestion notifications, and a sender that gets them pauses
+//! ([`crate::pacing::sender_throttle`]). A group gets no reports: a packet by its link would go to
+//! all members.
 
-use crate::pacing::flow_control::{Inflow, Outflow, PacketRoute, SendPermission};
 use crate::pacing::sender_throttle::Throttle;
-use crate::queue_pair::backlog::Backlog;
+use crate::pacing::unreliable_message_window::{Inflow, Outflow, PacketRoute, SendPermission};
+use crate::queue_pair::unreliable_backlog::Backlog;
 use omniverb_terms::Qpn;
 use omniverb_wire::{Bth, Packet, write_notification, write_report};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use super::state::State;
 use super::state::receive_datagrams::Receiving;
 use super::thread_sleep::{Awake, Watcher};
 use crate::command::Command;
-use crate::kept_memory::Store;
+use crate::kept_memory_limits::Store;
 use crate::network::pending_probes::Questions;
 use crate::pages::mapped_memory_budget::Mappings;
 use omniverb_sys::thread_watchdog::ThreadPulse;

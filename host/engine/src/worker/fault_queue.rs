@@ -1,7 +1,7 @@
 //! Delays packets of a vNIC with faults, and says when the next one is due.
 
 use super::timers::{Alarm, Due, Timers};
-use crate::kept_memory::Allowance;
+use crate::kept_memory_limits::Allowance;
 use crate::network::fault_injection::BadLine;
 use crate::network::roce_port::Arrival;
 use omniverb_terms::VnicId;

@@ -6,7 +6,7 @@ use super::pending_work::WorkLeft;
 use super::timers::{Alarm, Due, Timers};
 use crate::command::{LimitUnit, PerUnit, QpCounters};
 use crate::network::packet_train::Train;
-use crate::pacing::flow_control::PacketRoute;
+use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;

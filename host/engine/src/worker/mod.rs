@@ -18,7 +18,7 @@ mod pending_work;
 mod processor_yield;
 mod rate_limit;
 mod rate_limit_tree;
-mod recent_connection_ids;
+mod recently_sent_cm_ids;
 mod report_limits;
 pub(crate) mod shared_counters;
 mod state;

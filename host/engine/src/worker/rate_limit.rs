@@ -224,9 +224,9 @@ impl Gate {
 mod tests {
     use super::*;
     use crate::command::PerUnit;
-    use crate::kept_memory::Allowance;
+    use crate::kept_memory_limits::Allowance;
     use crate::queue_pair::datagram::Datagrams;
-    use crate::testing::fuzz::end;
+    use crate::testing::fuzz_entry_points::end;
     use crate::worker::link::{Ends, Kind};
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
     use omniverb_pacer::{OPERATION, SharedLimiter};

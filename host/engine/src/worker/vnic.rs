@@ -4,12 +4,12 @@ use super::fault_queue::FaultQueue;
 use super::multicast_copies::Copies;
 use super::rate_limit::Gate;
 use super::rate_limit_tree::RateLimits;
-use super::recent_connection_ids::SpokenIds;
+use super::recently_sent_cm_ids::RecentlySentIds;
 use super::report_limits::Reports;
 use super::timers::{Alarm, Due, Timers};
 use super::vnic_tunnel::VnicTunnel;
 use crate::command::{LimitUnit, PerUnit};
-use crate::kept_memory::Allowance;
+use crate::kept_memory_limits::Allowance;
 use crate::network::early_packets::Unclaimed;
 use crate::network::roce_port::Sockets;
 use crate::pages::mapped_memory_budget::Budget;
@@ -43,7 +43,7 @@ pub(super) struct Vnic {
     /// Reports about it to the control plane.
     pub(super) reports: Reports,
     /// Messages of its connection ids, which may be answered.
-    pub(super) spoken: SpokenIds,
+    pub(super) spoken: RecentlySentIds,
     /// Counts management datagrams that were sent.
     managed: u32,
 }
@@ -72,7 +72,7 @@ impl Vnic {
             fault_queue: None,
             tunnel: None,
             reports: Reports::new(now),
-            spoken: SpokenIds::default(),
+            spoken: RecentlySentIds::default(),
             managed: 0,
         }
     }

@@ -1,3 +1,3 @@
 //! Exposes functions for tests and fuzzers; no product uses it.
 
-pub mod fuzz;
+pub mod fuzz_entry_points;

@@ -29,7 +29,7 @@ use crate::context::Context;
 use crate::network::Network;
 use crate::observers::Observers;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
-use crate::tenants::Tenants;
+use crate::vnics_and_policies::Tenants;
 use id_table::Connections;
 
 /// Serves ids of processes, and what comes to queue pair 1: with the tables that this needs.

@@ -13,7 +13,7 @@ use super::message_ends::{Ends, Origin};
 use crate::accounts::Receipt;
 use crate::action::{Action, Audited, LinkEvent};
 use crate::cm::ConnectionManager;
-use crate::path::Path;
+use crate::qp_data_path::Path;
 use crate::rules::vnic_rules::RuleEnd;
 use omniverb_cm::sidr::status;
 use omniverb_cm::{

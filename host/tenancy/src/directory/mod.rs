@@ -5,7 +5,7 @@
 //! the end of a route, a vNIC of this host, another Omniverb or neither, by probing it; another
 //! directory changes nothing about that.
 //!
-//! `gid_table.rs`: tables of names; `vnic_names.rs`: the names of one vNIC.
+//! `gid_table.rs`: tables of names; `vnic_gids_and_addresses.rs`: the names of one vNIC.
 //!
 //! In: names from clients, addresses of vNICs, underlays that datagrams came by. Out: routes,
 //! names. No state of the tables.
@@ -13,7 +13,7 @@
 mod address_family;
 pub(crate) mod address_owners;
 mod gid_table;
-pub(crate) mod vnic_names;
+pub(crate) mod vnic_gids_and_addresses;
 
 pub(crate) use address_family::Family;
 pub(crate) use gid_table::{LOOPBACK_INTERFACE, loopbacks};

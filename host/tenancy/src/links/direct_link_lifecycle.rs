@@ -1,7 +1,7 @@
 //! Makes and ends direct links: their quotas, their place in a bell.
 
 use super::direct_link::{Invitation, Link, LinkReceipts};
-use super::link_admission::Places;
+use super::link_eviction::Places;
 use super::reachability_table::ConsentUser;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
@@ -9,7 +9,7 @@ use crate::links::Linker;
 use crate::links::Unlinker;
 use crate::network::Network;
 use crate::network::SharedMemory;
-use crate::path::PathReason;
+use crate::qp_data_path::PathReason;
 use crate::queue_pairs::queue_pair::QueuePair;
 use crate::row_keys::{LinkKey, SessionId};
 use crate::vm_pair_windows::window_table::MachineWindows;

@@ -3,7 +3,7 @@
 use super::doorbell_assignment::BellSlot;
 use crate::accounts::Kind;
 use crate::network::neighbour_cache::Question;
-use crate::path::{Path, PathReason};
+use crate::qp_data_path::{Path, PathReason};
 use crate::row_keys::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Operations, Qpn, Service, VnicId};
 

@@ -5,7 +5,7 @@
 //! doorbell, which goes with the last of them.
 
 use super::engine_link::{Cause, Delivery, EngineLink, EngineLinkAge, Flow, Route};
-use super::link_admission::Pending;
+use super::link_eviction::Pending;
 use super::reachability_table::ConsentUser;
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, EngineEnd, LinkEvent};
@@ -14,7 +14,7 @@ use crate::links::Links;
 use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::neighbour_cache::Answer;
-use crate::path::PathReason;
+use crate::qp_data_path::PathReason;
 use crate::queue_pairs::qp_numbers;
 use crate::row_keys::SessionId;
 use crate::vm_pair_windows::window_assignment::LinkOrigin;

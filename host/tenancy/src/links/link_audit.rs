@@ -4,7 +4,7 @@ use crate::action::{Action, Audited, LinkEvent};
 use crate::links::Observer;
 use crate::links::direct_link::Link;
 use crate::links::engine_link::{Delivery, EngineLink};
-use crate::path::{Path, PathReason};
+use crate::qp_data_path::{Path, PathReason};
 use crate::row_keys::LinkKey;
 
 impl Observer<'_> {

@@ -6,8 +6,8 @@ use crate::memory::{Grants, Memory};
 use crate::network::Network;
 use crate::observers::Observers;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
-use crate::tenants::Tenants;
 use crate::vm_pair_windows::window_table::MachineWindows;
+use crate::vnics_and_policies::Tenants;
 
 /// Brings queue pairs together: resolves peers, probes the network, and has links made.
 pub(crate) struct Pairing<'a> {

@@ -7,7 +7,7 @@
 //! `doorbell_assignment.rs` gives links places in doorbells. `reachability_table.rs` and
 //! `reachability_probes.rs` probe the network as long as a link lives; `forced_disconnect.rs` ends
 //! links for operators. `socket_relation_rules.rs` decides which sockets may share memory
-//! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_admission.rs` chooses
+//! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_eviction.rs` chooses
 //! the link that makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
 //! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs` creates and destroys queue pairs;
 //! `restore_links.rs` restores those that outlived a daemon. `rule_checks.rs` applies rules to
@@ -23,8 +23,8 @@ mod engine_link_ages;
 mod engine_link_lifecycle;
 mod engine_link_table;
 mod forced_disconnect;
-pub(crate) mod link_admission;
 mod link_audit;
+pub(crate) mod link_eviction;
 mod link_operations;
 mod link_tracing;
 mod multicast_groups;
@@ -39,7 +39,7 @@ pub(crate) mod socket_relation_refusal;
 mod socket_relation_rules;
 pub(crate) mod socket_relations;
 mod uninvited_link_quota;
-mod unsolicited_links;
+mod unsolicited_link_eviction;
 
 pub(crate) use link_operations::{Linker, Observer, Pairing, Relater, Unlinker};
 

@@ -9,7 +9,7 @@
 //! there are lost.
 
 use super::engine_link::{Cause, Flow, Route};
-use crate::directory::vnic_names::Names;
+use crate::directory::vnic_gids_and_addresses::GidsAndAddresses;
 use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::links::Linker;
 use crate::links::Unlinker;
@@ -106,13 +106,13 @@ impl Unlinker<'_> {
 
 /// Whether there are others where an entry leads: it is an address of an interface that is not the
 /// loopback, and not [made up](crate::directory).
-fn leads_out(names: &Names, entry: &GidEntry) -> bool {
+fn leads_out(names: &GidsAndAddresses, entry: &GidEntry) -> bool {
     entry.ifindex != LOOPBACK && !entry.gid.is_loopback() && names.has_address(entry.gid.address())
 }
 
 /// The name by which a vNIC is in a group: the first of the same kind that leads to others. At the
 /// loopback, which reaches no other vNIC, only if the vNIC has nothing else.
-fn entry_for(names: &Names, group: Gid) -> Option<&GidEntry> {
+fn entry_for(names: &GidsAndAddresses, group: Gid) -> Option<&GidEntry> {
     let leads_out = |entry: &&GidEntry| leads_out(names, entry);
     let alone = !names.table().iter().any(|entry| leads_out(&entry));
     let mut fitting =

@@ -13,7 +13,7 @@ use crate::links::Pairing;
 use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_cache::Waiter;
 use crate::network::neighbour_resolution::Resolved;
-use crate::path::PathReason;
+use crate::qp_data_path::PathReason;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Session;
 use crate::vm_pair_windows::window_assignment::LinkOrigin;

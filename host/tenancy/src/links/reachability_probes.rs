@@ -23,8 +23,8 @@ use crate::links::Pairing;
 use crate::network::Network;
 use crate::network::neighbour_cache::{Answer, Question, Waiter};
 use crate::network::neighbour_resolution::Resolved;
-use crate::tenants::Tenants;
 use crate::timers::Timer;
+use crate::vnics_and_policies::Tenants;
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::{Gid, VnicId};
 

@@ -13,8 +13,8 @@ use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::links::direct_link::Link;
 use crate::links::direct_link_lifecycle::End;
-use crate::links::link_admission::Places;
-use crate::path::PathReason;
+use crate::links::link_eviction::Places;
+use crate::qp_data_path::PathReason;
 use crate::row_keys::LinkKey;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,

@@ -1,6 +1,6 @@
 //! Lists why two sockets may not share memory.
 
-use crate::path::PathReason;
+use crate::qp_data_path::PathReason;
 use omniverb_terms::VnicId;
 use std::net::IpAddr;
 

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::Memory;
-use crate::memory::extent_layout::{FileId, FileRange, FreedPlace, Layout, PageHome};
+use crate::memory::extent_file_allocator::{FileId, FileRange, FreedPlace, Layout, PageHome};
 use crate::memory::extent_table::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
 use crate::memory::pending_grants::Token;
 use crate::row_keys::SessionId;

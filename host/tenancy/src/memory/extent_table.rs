@@ -2,14 +2,14 @@
 //! granted.
 //!
 //! The daemon makes the files; an owner moves pages onto them. A grant is the right to a range of a
-//! region; an extent is the bytes that hold it, in any file (`extent_layout.rs`): a row of its own,
-//! that grants refer to and that goes with the last of them. Only ranges near peers' accesses are
-//! moved, since a fork of the owner copies them all: the first extent is small, and every further
-//! one doubles the moved bytes or closes a gap, so a region has few.
+//! region; an extent is the bytes that hold it, in any file (`extent_file_allocator.rs`): a row of
+//! its own, that grants refer to and that goes with the last of them. Only ranges near peers'
+//! accesses are moved, since a fork of the owner copies them all: the first extent is small, and
+//! every further one doubles the moved bytes or closes a gap, so a region has few.
 
 use crate::accounts::{Paid, Receipt};
 use crate::limits::Limits;
-use crate::memory::extent_layout::{
+use crate::memory::extent_file_allocator::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
 use crate::row_keys::SessionId;

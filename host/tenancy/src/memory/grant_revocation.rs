@@ -3,7 +3,7 @@
 use crate::accounts::Kind;
 use crate::action::GrantOccasion;
 use crate::memory::Grants;
-use crate::memory::extent_layout::PageHome;
+use crate::memory::extent_file_allocator::PageHome;
 use crate::memory::extent_table::{Extent, ExtentId};
 use crate::memory::grants_by_link::other_end;
 use crate::row_keys::{LinkKey, SessionId};

@@ -11,7 +11,7 @@ use super::pending_grants::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, GrantOccasion, MemoryFacts};
 use crate::memory::Grants;
-use crate::memory::extent_layout::{FileId, FileRange, PageHome};
+use crate::memory::extent_file_allocator::{FileId, FileRange, PageHome};
 use crate::memory::extent_table::{ExtentId, Part};
 use crate::policy::adoption::Adoption;
 use crate::row_keys::{LinkKey, SessionId};

@@ -7,7 +7,7 @@
 //! mediated. A file granted to several vNICs counts for each in equal parts, since its holders are
 //! not known.
 
-use crate::memory::extent_layout::FileId;
+use crate::memory::extent_file_allocator::FileId;
 use crate::memory::extent_table::ExtentId;
 use crate::row_keys::SessionId;
 use omniverb_terms::VnicId;

@@ -2,13 +2,13 @@
 //! grants.
 //!
 //! `region_registration.rs` registers keys. `extent_table.rs` keeps parts of regions on memory
-//! files; `page_placement.rs` chooses the kind of memory; `extent_layout.rs` the place in a file;
-//! `extent_moves.rs` has owners move pages there and back. `grants.rs` grants extents to peers;
-//! `pending_grants.rs` keeps requests that wait. `grants_by_link.rs` keeps the grants of each link;
-//! `grant_revocation.rs` ends them with it; `lingering_files.rs` counts files of ended grants that
-//! processes may still have.
+//! files; `page_placement.rs` chooses the kind of memory; `extent_file_allocator.rs` the place in a
+//! file; `extent_moves.rs` has owners move pages there and back. `grants.rs` grants extents to
+//! peers; `pending_grants.rs` keeps requests that wait. `grants_by_link.rs` keeps the grants of
+//! each link; `grant_revocation.rs` ends them with it; `lingering_files.rs` counts files of ended
+//! grants that processes may still have.
 
-pub(crate) mod extent_layout;
+pub(crate) mod extent_file_allocator;
 mod extent_moves;
 pub(crate) mod extent_table;
 mod grant_revocation;
@@ -24,9 +24,9 @@ use crate::context::Context;
 use crate::network::Network;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::row_keys::{LinkKey, SessionId};
-use crate::tenants::Tenants;
 use crate::vm_pair_windows::window_table::MachineWindows;
-use extent_layout::PageHome;
+use crate::vnics_and_policies::Tenants;
+use extent_file_allocator::PageHome;
 use extent_table::{Extent, ExtentId, Extents, RegionKey};
 use grants_by_link::Grantees;
 use lingering_files::LingeringFiles;

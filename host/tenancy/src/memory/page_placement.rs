@@ -9,7 +9,7 @@
 use super::pending_grants::{Abandoned, Grantee, PendingGrant, Token};
 use crate::limits::Limits;
 use crate::memory::Grants;
-use crate::memory::extent_layout::PageHome;
+use crate::memory::extent_file_allocator::PageHome;
 use crate::memory::extent_table::{ExtentId, Pages};
 use crate::network::SharedMemory;
 use crate::row_keys::SessionId;

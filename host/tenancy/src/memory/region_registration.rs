@@ -6,7 +6,7 @@ use crate::memory::Grants;
 use crate::queue_pairs::qp_numbers;
 use crate::row_keys::SessionId;
 use crate::sessions::memory_region::Mr;
-use crate::tenants::Tenants;
+use crate::vnics_and_policies::Tenants;
 use omniverb_session::body::{DeregMr, Done, MrRegistered, RegMr};
 use omniverb_terms::{Errno, Rkey};
 

@@ -8,7 +8,7 @@ pub(crate) mod neighbour_resolution;
 
 use crate::accounts::Receipt;
 use crate::directory::{Access, Directory, VnicAddress};
-use crate::tenants::Tenants;
+use crate::vnics_and_policies::Tenants;
 use neighbour_cache::Neighbours;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId};

@@ -19,10 +19,10 @@ use crate::action::Action;
 use crate::context::Context;
 use crate::directory::Name;
 use crate::network::Network;
-use crate::path::PathReason;
 use crate::policy::policies::Datapath;
-use crate::tenants::Tenants;
+use crate::qp_data_path::PathReason;
 use crate::virtual_networks::Destination;
+use crate::vnics_and_policies::Tenants;
 use omniverb_terms::{Gid, UnderlayRoute, VnicId};
 
 /// The destination of a vGID, if the vNIC is of a tenant with a key. No network is asked, and a

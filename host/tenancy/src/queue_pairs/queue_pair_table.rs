@@ -5,8 +5,8 @@
 
 use super::qp_numbers::{self, Entropy, QPN_ORDINARY, QpNumbers};
 use super::queue_pair::{QueuePair, Wish};
+use super::queue_pairs_by_desired_peer::Wishers;
 use super::tickets::{Claim, Secret, Tickets};
-use super::wishes_by_peer::Wishers;
 use crate::row_keys::SessionId;
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
 use omniverb_vgid::QpnRange;

@@ -11,7 +11,7 @@ use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::context::Context;
 use crate::row_keys::SessionId;
-use crate::tenants::Tenants;
+use crate::vnics_and_policies::Tenants;
 use omniverb_terms::Errno;
 
 impl Tenants {

@@ -6,7 +6,7 @@ use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
 use crate::context::Context;
 use crate::row_keys::SessionId;
-use crate::tenants::Tenants;
+use crate::vnics_and_policies::Tenants;
 use omniverb_session::body::{Extent, GidEntry, Gids, Welcome};
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_terms::{Errno, Gid, VnicId};

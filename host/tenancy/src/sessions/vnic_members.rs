@@ -1,7 +1,7 @@
 //! Describes a vNIC with processes.
 
 use crate::accounts::{Account, Quotas, Receipt};
-use crate::directory::vnic_names::Names;
+use crate::directory::vnic_gids_and_addresses::GidsAndAddresses;
 use crate::row_keys::SessionId;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ enum Port {
 /// A vNIC with processes.
 #[derive(Debug)]
 pub(crate) struct Vnic {
-    pub(crate) names: Names,
+    pub(crate) names: GidsAndAddresses,
     processes: BTreeSet<SessionId>,
     account: Account,
     receipt: Receipt,
@@ -31,7 +31,7 @@ impl Vnic {
     /// One of which nothing is known yet.
     pub(crate) fn new(account: Account, receipt: Receipt) -> Vnic {
         Vnic {
-            names: Names::default(),
+            names: GidsAndAddresses::default(),
             processes: BTreeSet::new(),
             account,
             receipt,

@@ -2,7 +2,9 @@
 //!
 //! Their offsets are never 0.
 
-use crate::memory::extent_layout::{FileId, FileRange, FreedPlace, Layout, PageHome, Placement};
+use crate::memory::extent_file_allocator::{
+    FileId, FileRange, FreedPlace, Layout, PageHome, Placement,
+};
 use crate::row_keys::SessionId;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Models what the other parties know: the engine's links and doorbells, and the clients' links, by
 //! the messages to them. It must agree with the tables at all times.
 
-use crate::path::PathReason;
+use crate::qp_data_path::PathReason;
 use crate::row_keys::LinkKey;
 use crate::{Action, Arrived, FileId, FileRange, SessionId, Tenancy};
 use omniverb_session::Message;

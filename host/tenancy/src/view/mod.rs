@@ -7,7 +7,7 @@ pub(crate) mod status_rows;
 use crate::links::Links;
 use crate::network::Network;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
-use crate::tenants::Tenants;
+use crate::vnics_and_policies::Tenants;
 
 /// Makes rows of what there is to see, with the tables that it looks at.
 pub(crate) struct StatusRows<'a> {

@@ -4,8 +4,8 @@
 
 use crate::accounts::Kind;
 use crate::links::engine_link::EngineLink;
-use crate::path::{Path, PathReason};
 use crate::policy::policies::Policy;
+use crate::qp_data_path::{Path, PathReason};
 use crate::row_keys::{LinkKey, SessionId};
 use crate::view::StatusRows;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};

@@ -3,21 +3,21 @@
 //! A tenant with a key has a virtual network: its vNICs have virtual addresses, and programs name
 //! each other by vGIDs (`omniverb_vgid`). A vGID is deciphered when a queue pair is connected or a
 //! destination of datagrams is named, never per message. All other tables have physical QPNs;
-//! `virtual_numbers.rs` turns virtual ones into these, and back, where messages of processes
-//! come and go.
+//! `virtual_qpn_translation.rs` turns virtual ones into these, and back, where messages of
+//! processes come and go.
 //!
 //! In: networks of tenants and places of vNICs, as the operator describes them. Out: the
 //! destination of a vGID, seen from a vNIC. One that is forged, of another tenant, or of a vNIC
 //! that is gone leads [nowhere](Destination::Nowhere).
 
-mod peer_numbers;
+mod peer_virtual_qpns;
 
 use crate::directory::VnicAddress as Found;
 use crate::policy::policies::TenantId;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId};
 use omniverb_vgid::{Codec, PhysicalQpn, QpnOffset, QpnRange, VirtualQpn, VnicAddress};
-use peer_numbers::PeerNumbers;
+use peer_virtual_qpns::PeerNumbers;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

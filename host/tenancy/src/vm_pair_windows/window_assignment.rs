@@ -12,11 +12,11 @@ use super::window_table::{Neighbour, SharedWindow, WindowRoom, Windows};
 use crate::accounts::Receipt;
 use crate::network::Network;
 use crate::network::SharedMemory;
-use crate::path::PathReason;
+use crate::qp_data_path::PathReason;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::row_keys::SessionId;
-use crate::tenants::Tenants;
 use crate::vm_pair_windows::window_table::MachineWindows;
+use crate::vnics_and_policies::Tenants;
 use omniverb_terms::{Errno, Qpn, VnicId};
 
 /// Which ends asked for a link.

@@ -38,8 +38,8 @@ fn two() -> Bench {
     bench
 }
 
-/// Two vNICs, one of them with this policy; in `restricted_access.rs` a forwarded one is forwarded
-/// because there is no other way to it.
+/// Two vNICs, one of them with this policy; in `directory_restricted_vnics.rs` a forwarded one is
+/// forwarded because there is no other way to it.
 fn two_of_which(changed: u64, policy: Policy) -> Bench {
     let closed = RESTRICTED_ACCESS && policy == forwarded();
     let mut bench = if closed { bench_closed(Limits::default(), &[changed]) } else { bench() };

@@ -1,7 +1,7 @@
 //! Tests the daemon's decisions from outside.
 //!
 //! One program, since each takes as long to link as to run; `opaque_names.rs`,
-//! `restricted_access.rs` and `packed_extents.rs` run parts of it again.
+//! `directory_restricted_vnics.rs` and `packed_extents.rs` run parts of it again.
 
 mod adoption;
 mod capture_tracing;
@@ -18,7 +18,7 @@ mod grant_lifetime;
 mod host_quota_yield;
 mod link_reachability;
 mod multicast_groups;
-mod object_limits;
+mod numbers_keys_and_quotas;
 mod pair_window_grants;
 mod pair_windows;
 mod qp_pairing;

@@ -1,6 +1,6 @@
 //! How a queue pair is linked: links come from the daemon, and they end.
 
-use super::cq_link_guard::CqLinkGuard;
+use super::cq_link_registration::CqLinkRegistration;
 use super::link_table::LinkEnd;
 use super::responder::InboundState;
 use super::state_machine::StateMachine;
@@ -70,7 +70,7 @@ impl Qp {
             endpoint.publish_credits(credits, floor);
         }
         endpoint.set_watched(false);
-        let cq_links = CqLinkGuard::new(&self.send_cq, &self.recv_cq, peer.far_end);
+        let cq_links = CqLinkRegistration::new(&self.send_cq, &self.recv_cq, peer.far_end);
         let from = (peer, self.shared.daemon());
         let index = inner.links.add(LinkEnd::new(endpoint, from, credits, cq_links));
         // Packets of XRC are made nowhere but in the engine.

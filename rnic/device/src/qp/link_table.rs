@@ -4,7 +4,7 @@
 //! has ended keeps its place until another one takes that, and a holder of the old index looks at
 //! the new one for nothing.
 
-use super::cq_link_guard::CqLinkGuard;
+use super::cq_link_registration::CqLinkRegistration;
 use super::requester::PathSelection;
 use super::requester::payload_source::{PayloadOrigin, Sources};
 use super::responder::{InboundState, Outcome};
@@ -48,7 +48,7 @@ pub(crate) struct LinkEnd {
     traced: bool,
     /// What was sent on it from where it is.
     sources: Sources,
-    _cq_links: CqLinkGuard,
+    _cq_links: CqLinkRegistration,
 }
 
 /// How polls look at a link.
@@ -99,7 +99,7 @@ impl LinkEnd {
         endpoint: Endpoint,
         (peer, daemon): (Peer, u32),
         credits: u32,
-        cq_links: CqLinkGuard,
+        cq_links: CqLinkRegistration,
     ) -> LinkEnd {
         LinkEnd {
             endpoint,

@@ -5,11 +5,11 @@
 //! `responder`. `Inner` has what leads from one part to another; the rest is each part's own.
 
 mod attached_counters;
-mod cq_link_guard;
+mod completion_counter_selection;
+mod cq_link_registration;
 mod link_setup;
 mod link_table;
 mod modify_qp;
-mod operation_counting;
 mod poll_link;
 mod poll_outcome;
 mod progress;
@@ -24,7 +24,7 @@ mod xrc_relay_setup;
 mod xrc_relay_table;
 
 pub use self::attached_counters::AttachError;
-pub(crate) use self::cq_link_guard::CountsLinks;
+pub(crate) use self::cq_link_registration::CountsLinks;
 pub(crate) use self::poll_outcome::{PollOutcome, WaitOutcome};
 
 use self::attached_counters::AttachedCounters;

@@ -1,7 +1,7 @@
 //! Wire links: what arrives from the network, and what the end of the daemon means.
 
 use crate::engine_far_end::{self, WHOLE};
-use crate::engine_link_bench::{PEER, RINGS, deliver, drain, options, ready};
+use crate::engine_link_fixture::{PEER, RINGS, deliver, drain, options, ready};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state,

@@ -1,7 +1,7 @@
 //! Wire links of UD: one for each peer, with small rings.
 
 use crate::engine_far_end::{self, respond};
-use crate::engine_link_bench::{PEER, RINGS, SMALL, drain, options, ready};
+use crate::engine_link_fixture::{PEER, RINGS, SMALL, drain, options, ready};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{
     Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts, to_state,

@@ -3,7 +3,7 @@
 //! [`crate::random_operations`].
 
 use crate::engine_far_end::{self, PACKET, WHOLE, respond, take};
-use crate::engine_link_bench::{PEER, RINGS, drain, options, ready};
+use crate::engine_link_fixture::{PEER, RINGS, drain, options, ready};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,

@@ -4,7 +4,7 @@
 #![expect(clippy::duplicate_mod, reason = "the tests of grants run with both kinds of memory")]
 
 mod engine_far_end;
-mod engine_link_bench;
+mod engine_link_fixture;
 mod fake_platform;
 mod fuzz_input;
 mod granted_extents;
@@ -27,7 +27,6 @@ mod mapped_operations;
 mod mapped_within;
 mod operation_traces;
 mod operations_by_size;
-mod page_faults;
 mod payload_sources;
 mod qp_lifecycle;
 mod random_operations;
@@ -37,6 +36,7 @@ mod remote_errors;
 mod retries;
 mod shared_receive_queues;
 mod strict_mode;
+mod unreachable_pages;
 mod unreliable_connection;
 mod unreliable_datagram;
 mod xrc;

@@ -1,6 +1,6 @@
 //! Sources: payload that stays in a region which the far end has mapped, and when it does not.
 
-use crate::engine_link_bench::{drain, options, ready};
+use crate::engine_link_fixture::{drain, options, ready};
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::two_devices::{Options, Pair, outcomes, post};
 use crate::work_request_helpers::{Work, part};

@@ -6,7 +6,7 @@ use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::helper_process::{Helper, HelperStart};
-use omniverb_sys::users_and_groups::UsersAndGroups;
+use omniverb_sys::user_and_group_check::UsersAndGroups;
 use omniverb_sys::{Access, Extent, seqpacket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -187,7 +187,7 @@ impl Entry {
     }
 
     /// Processes that were forked had it, too: how many have it is counted elsewhere
-    /// ([`crate::process_counts`]).
+    /// ([`crate::processes_per_socket`]).
     #[must_use]
     pub fn is_shared(self) -> bool {
         self.0 & SHARED != 0

@@ -4,14 +4,14 @@
 //! * [`timeout`]: how long such a call waits, and what is left of that.
 //! * [`select_sets`]: `select` as a list for `poll`, and back.
 //! * [`poll_events`]: what `poll` says of a descriptor.
-//! * [`interest`]: what an epoll set is told of a member: level, edge, one-shot.
+//! * [`epoll_interest`]: what an epoll set is told of a member: level, edge, one-shot.
 
-pub mod interest;
+pub mod epoll_interest;
 pub mod poll_events;
 pub mod select_sets;
 pub mod timeout;
 pub mod wait_loop;
 
-pub use interest::Interest;
+pub use epoll_interest::Interest;
 pub use timeout::{Deadline, Timeout};
 pub use wait_loop::{Slept, WaitSources};

@@ -1,6 +1,6 @@
 //! Model-checks a lane: bytes come in order, and no reader sleeps beside bytes.
 
-use crate::memory::Words;
+use crate::loom_memory::Words;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;

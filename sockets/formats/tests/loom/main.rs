@@ -5,10 +5,10 @@
 #![cfg(loom)]
 
 mod lanes;
-mod memory;
+mod loom_memory;
 mod try_guard;
 
-use crate::memory::Words;
+use crate::loom_memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING};

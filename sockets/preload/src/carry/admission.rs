@@ -14,7 +14,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::count_slots;
+use crate::process_count_slots;
 
 /// Bytes that a link has to have carried, both ways together, to have been worth it.
 pub(super) const WORTH: u64 = 16 << 10;
@@ -36,7 +36,7 @@ static HERE: AtomicU64 = AtomicU64::new(0);
 const SEEN: u64 = 1 << 32;
 
 fn counts() -> &'static AtomicU64 {
-    count_slots::process_counts().family_word().unwrap_or(&HERE)
+    process_count_slots::process_counts().family_word().unwrap_or(&HERE)
 }
 
 fn short(counts: u64) -> u64 {

@@ -6,7 +6,7 @@ use omniverb_formats::Direction;
 
 use super::links::{Link, Memory};
 use super::{cpu_contention, kernel_socket, yield_cpu};
-use crate::clock;
+use crate::tsc_clock;
 
 /// Budget: how long a call that must not wait looks for room in the ring, all in all. A reader that
 /// reads all the time makes some sooner.
@@ -14,11 +14,11 @@ pub(super) const ROOM: u64 = 1 << 19;
 /// Budget: the same for one that waits: longer than the other end needs to read all that the kernel
 /// may have before. And how long it may show no sign of reading meanwhile.
 pub(super) const PATIENCE: u64 = 1 << 28;
-const SILENCE: u64 = clock::SECOND >> 8;
+const SILENCE: u64 = tsc_clock::SECOND >> 8;
 /// After so long in vain, all in all, the ring is left out for as long, and each time in a row for
 /// twice as long as before, up to two to this power. Calls that do not wait need several to see the
 /// other end through what the kernel has.
-const IN_VAIN: u64 = clock::SECOND >> 7;
+const IN_VAIN: u64 = tsc_clock::SECOND >> 7;
 const LEFT_OUT_MAX: u64 = 8;
 /// How long it is between two looks for room, in pauses of the processor; and how many of them are
 /// done without giving the processor away.
@@ -28,13 +28,13 @@ const LOOKS_AWAKE: u32 = 20;
 /// How long the program lets a call wait that sends, as the processor counts: rather less.
 pub(super) fn limit(fd: c_int) -> u64 {
     let milliseconds = kernel_socket::send_limit(fd).map_or(u64::MAX, u64::from);
-    milliseconds.saturating_mul(clock::SECOND >> 12)
+    milliseconds.saturating_mul(tsc_clock::SECOND >> 12)
 }
 
 /// The ring was full for long, not long ago.
 pub(super) fn is_left_out(link: Link) -> bool {
     let until = link.congestion.given_up_until.get();
-    until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
+    until != 0 && (until.wrapping_sub(tsc_clock::now()) as i64) > 0
 }
 
 /// The reader makes room, for half of `room`, in the time that is `left` to this call, and as long
@@ -45,7 +45,8 @@ pub(super) fn wait_for_room(
     room: usize,
     left: &mut u64,
 ) -> bool {
-    let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
+    let (began, mut seen, mut seen_at) =
+        (tsc_clock::now(), (0, direction.place()), tsc_clock::now());
     let sleep = if *left > ROOM { yield_cpu::Sleep::May } else { yield_cpu::Sleep::Never };
     let (mut looks, mut had) = (0_u32, yield_cpu::RanThreads::ThisThread);
     let (has_room, took) = loop {
@@ -57,7 +58,7 @@ pub(super) fn wait_for_room(
         if life == 0 || place.is_taken() {
             return false;
         }
-        let now = clock::now();
+        let now = tsc_clock::now();
         if seen != (life, place) {
             (seen, seen_at) = ((life, place), now);
         }
@@ -88,8 +89,8 @@ pub(super) fn wait_for_room(
         // It reads slowly, or not at all: the writer had better sleep in the kernel.
         let times = link.congestion.given_up.get();
         link.congestion.given_up.set((times + 1).min(LEFT_OUT_MAX));
-        let time = (waited << times).min(clock::SECOND);
-        link.congestion.given_up_until.set(clock::now().wrapping_add(time).max(1));
+        let time = (waited << times).min(tsc_clock::SECOND);
+        link.congestion.given_up_until.set(tsc_clock::now().wrapping_add(time).max(1));
         link.congestion.waited_for_room.set(0);
     }
     false

@@ -23,12 +23,12 @@ use rustix::net::{
 };
 
 use super::links::{Flag, Link};
-use super::sealed_memory::map;
+use super::map_sealed_memfd::map;
 use super::{connection_watch, ended_links, kernel_socket, links};
 use crate::borrowed_fd::borrow;
-use crate::clock;
 use crate::mapped_memory::{WipedPage, Zeros};
 use crate::shared_memory::Memory;
+use crate::tsc_clock;
 use crate::{fallback_ledger, library_fds, observed_socket_marks};
 use omniverb_ring::WordMemory;
 
@@ -168,7 +168,7 @@ pub(super) fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
 /// There is a connection, or it is time to try one.
 pub(super) fn may_be_there() -> bool {
     let failed = STATE.failed.load(Ordering::Relaxed);
-    socket().is_some() || failed == 0 || clock::is_over(failed, clock::SECOND)
+    socket().is_some() || failed == 0 || tsc_clock::is_over(failed, tsc_clock::SECOND)
 }
 
 /// Connects, and says hello.
@@ -176,7 +176,7 @@ fn open() -> bool {
     if !may_be_there() {
         return false;
     }
-    STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    STATE.failed.store(tsc_clock::now().max(1), Ordering::Relaxed);
     let Some((socket, diagnosis)) = make() else { return false };
     let kept = library_fds::keep(socket.as_raw_fd());
     drop(socket);
@@ -213,7 +213,7 @@ fn lost() {
     STATE.socket.store(0, Ordering::Release);
     // The page stays mapped: a thread may be looking at it.
     STATE.page.store(0, Ordering::Release);
-    STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    STATE.failed.store(tsc_clock::now().max(1), Ordering::Relaxed);
     // Another broker knows nothing of its links, and would never end those to other namespaces.
     ended_links::each(|_| true);
     revoke(|link| link.has(Flag::CrossNamespace));

@@ -3,8 +3,8 @@
 //! A socket that is one of many has its turn seldom: to be asked about it each time
 //! ([`super::kernel_check`]) costs three system calls a message, more than natively. So the sockets
 //! of links are in a set of epoll of the library's own, which tells at once, once, of each
-//! connection that ends. As long as that is asked every [`clock::MOMENT`] while bytes go through
-//! rings, what was seen of a socket itself is believed for longer.
+//! connection that ends. As long as that is asked every [`tsc_clock::MOMENT`] while bytes go
+//! through rings, what was seen of a socket itself is believed for longer.
 //!
 //! Nothing rests on it alone: each socket is looked at after [`KNOWN`] at the latest, so what is
 //! told to a thread that is stopped just then is late, not lost.
@@ -21,12 +21,12 @@ use rustix::io::Errno;
 use super::ended_links;
 use super::links::{Flag, Link};
 use crate::borrowed_fd::borrow;
-use crate::clock;
 use crate::library_fds;
 use crate::mapped_memory::{WipedPage, Zeros};
+use crate::tsc_clock;
 
 /// How long what was seen of a socket is believed while nothing is told of it.
-pub(super) const KNOWN: u64 = clock::SECOND >> 6;
+pub(super) const KNOWN: u64 = tsc_clock::SECOND >> 6;
 /// Events that are taken at a time.
 const AT_ONCE: usize = 16;
 
@@ -126,7 +126,7 @@ pub(super) fn are_across() {
 
 /// After a sleep: asks, if there are such links and no other thread did of late.
 pub(super) fn hears() {
-    if ARE_ACROSS.load(Ordering::Relaxed) && !is_asked(clock::now()) {
+    if ARE_ACROSS.load(Ordering::Relaxed) && !is_asked(tsc_clock::now()) {
         ask();
     }
 }
@@ -161,7 +161,7 @@ pub(super) fn was_calm(link: Link, now: u64) -> bool {
 }
 
 fn is_asked(now: u64) -> bool {
-    now.wrapping_sub(STATE.asked.load(Ordering::Acquire)) < clock::MOMENT
+    now.wrapping_sub(STATE.asked.load(Ordering::Acquire)) < tsc_clock::MOMENT
 }
 
 fn is_known(link: Link, now: u64) -> bool {
@@ -173,7 +173,7 @@ fn is_known(link: Link, now: u64) -> bool {
 fn ask() -> bool {
     let Some(set) = set() else { return false };
     let Some(_alone) = Exclusive::try_be() else { return false };
-    let began = clock::now();
+    let began = tsc_clock::now();
     let mut events = [MaybeUninit::<Event>::uninit(); AT_ONCE];
     let Ok((told, rest)) = epoll::wait(set, &mut events, Some(&Timespec::default())) else {
         return false;

@@ -13,13 +13,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::backoff;
 
-use crate::clock;
+use crate::tsc_clock;
 
 /// A time slice of a computing thread, which is not preempted before.
-const TURN: u64 = clock::SECOND >> 9;
+const TURN: u64 = tsc_clock::SECOND >> 9;
 /// For how long that is so, at least, and at most.
-const PAUSE_MIN: u64 = clock::SECOND >> 6;
-const PAUSE_MAX: u64 = 2 * clock::SECOND;
+const PAUSE_MIN: u64 = tsc_clock::SECOND >> 6;
+const PAUSE_MAX: u64 = 2 * tsc_clock::SECOND;
 
 /// When it was found last, for how long it is believed then, and until when; 0: it was not found.
 static FOUND: AtomicU64 = AtomicU64::new(0);
@@ -30,13 +30,13 @@ static UNTIL: AtomicU64 = AtomicU64::new(0);
 #[inline]
 pub(super) fn is_contended() -> bool {
     let until = UNTIL.load(Ordering::Relaxed);
-    until != 0 && until.wrapping_sub(clock::now()).wrapping_sub(1) < PAUSE_MAX
+    until != 0 && until.wrapping_sub(tsc_clock::now()).wrapping_sub(1) < PAUSE_MAX
 }
 
 /// The processor was given away, and came back after so long.
 pub(super) fn note_yield(time: u64) {
     if time >= TURN && !is_contended() {
-        let now = clock::now();
+        let now = tsc_clock::now();
         let since = now.wrapping_sub(FOUND.load(Ordering::Relaxed));
         let pause = PAUSE.load(Ordering::Relaxed);
         let pause = backoff::next_pause(since, pause, PAUSE_MIN, PAUSE_MAX).max(PAUSE_MIN);

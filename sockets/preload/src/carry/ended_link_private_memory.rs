@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 
-use omniverb_connection::active_threads::ActiveThreads;
+use omniverb_connection::critical_section_threads::ActiveThreads;
 use omniverb_formats::carried_direction::Inherits;
 use omniverb_formats::{Direction, Place, link_layout};
 use omniverb_ring::WordMemory;

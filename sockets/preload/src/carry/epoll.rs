@@ -15,20 +15,22 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_connection::backoff::LookOutcome;
 use omniverb_connection::descriptors::{Kind, Member, Why};
 use omniverb_connection::readiness::Timeout;
-use omniverb_connection::readiness::interest::{EDGE, FLAGS};
+use omniverb_connection::readiness::epoll_interest::{EDGE, FLAGS};
 use rustix::event::PollFlags;
 
+use super::epoll_events_in_rings::{
+    ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news,
+};
 use super::epoll_membership::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link};
 use super::reader_polling::Unread;
-use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
     broker_dispatch, ended_link_private_memory, epoll_polling_flags, kernel_fallback,
     kernel_socket, published_bytes, reader_polling, receive_queue, wake_latency,
 };
-use crate::clock;
 use crate::descriptor_tables::{self, DESCRIPTORS};
+use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 
@@ -186,7 +188,7 @@ impl<'e> CarriedSet<'e> {
             id: set_id(set),
             events,
             timeout,
-            began: clock::now(),
+            began: tsc_clock::now(),
             carried: None,
             is_armed: false,
             has_looked: false,
@@ -372,7 +374,7 @@ impl<'e> CarriedMembers<'e> {
         let mut by_kernel = 0;
         // What the kernel has said a moment ago is true still.
         if kept < self.events.len() && !(is_ours && kept > 0 && self.slot.was_asked()) {
-            let (now, places) = (clock::now(), self.events.len() - kept);
+            let (now, places) = (tsc_clock::now(), self.events.len() - kept);
             let told = kernel(self.events.first(places));
             if told < 0 {
                 return told;
@@ -448,7 +450,7 @@ impl<'e> CarriedMembers<'e> {
         let is_edge = events & EDGE != 0;
         let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
         // What an edge tells is all that is so; and behind an error there may be bytes.
-        let is_all = events & !OURS == 0 && kernel_check::is_recent(link, clock::now());
+        let is_all = events & !OURS == 0 && kernel_check::is_recent(link, tsc_clock::now());
         let is_error = bits & !READABLE != 0;
         let kernels = match same.is_some() || is_error || is_edge && !is_all {
             true => kernels(link, events),
@@ -535,7 +537,7 @@ impl<'e> CarriedMembers<'e> {
         if !epoll_polling_flags::start_polling(self.slot, READABLE) {
             return self.ask_first(kernel);
         }
-        let (most, is_there) = (wait.polling_ticks(clock::SECOND), || self.has_news());
+        let (most, is_there) = (wait.polling_ticks(tsc_clock::SECOND), || self.has_news());
         let (told, how) = reader_polling::look_for_a_moment(
             most,
             is_there,

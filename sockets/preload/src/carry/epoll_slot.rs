@@ -20,8 +20,8 @@ use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
 use super::maybe_ready::{self, SETS};
 use super::receive_queue;
-use crate::clock;
-use crate::look_history::LookHistory;
+use crate::spin_history::LookHistory;
+use crate::tsc_clock;
 use crate::unlinked_calls;
 
 /// So many members that are maybe ready are worth to be looked at for the sake of one of them.
@@ -232,7 +232,7 @@ impl EpollSlot {
 
     /// The kernel was asked not long ago, and has told all.
     pub(super) fn was_asked(self) -> bool {
-        !clock::is_over(self.waits.asked.get(), clock::MOMENT)
+        !tsc_clock::is_over(self.waits.asked.get(), tsc_clock::MOMENT)
     }
 
     /// It was asked then; 0: and may have more.

@@ -9,7 +9,7 @@ use omniverb_ring::UserMemory;
 
 use super::ring_copy::{self, RECEIVE_FLAGS, SEND_FLAGS};
 use super::{adaptive_spin, broker, kernel_check, published_bytes, try_guard, unread_links};
-use crate::clock;
+use crate::tsc_clock;
 
 /// There is something that each call looks after.
 #[inline(always)]
@@ -25,7 +25,7 @@ pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> 
         return None;
     }
     let guard = try_guard::enter(fd, |slot| &slot.sender.lock)?;
-    let (link, now) = (guard.link(), clock::now());
+    let (link, now) = (guard.link(), tsc_clock::now());
     if has_duties(|| now) || !kernel_check::was_recent(link, now) {
         return None;
     }
@@ -41,7 +41,7 @@ pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isiz
         return None;
     }
     let guard = try_guard::enter(fd, |slot| &slot.receiver.lock)?;
-    if has_duties(clock::now) {
+    if has_duties(tsc_clock::now) {
         return None;
     }
     let (link, direction) = (guard.link(), guard.link().inward()?);

@@ -1,9 +1,9 @@
 //! Checks the state of the kernel's socket now and then.
 //!
 //! What happens to the connection happens there. While bytes go through the ring no call asks the
-//! kernel, so it is asked every [`clock::MOMENT`]: then a call that is made later than that finds
-//! what it would have found natively. It is also where a thread can be cancelled, and where it is
-//! noticed that the descriptor is for another socket than we know.
+//! kernel, so it is asked every [`tsc_clock::MOMENT`]: then a call that is made later than that
+//! finds what it would have found natively. It is also where a thread can be cancelled, and where
+//! it is noticed that the descriptor is for another socket than we know.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -15,8 +15,8 @@ use rustix::thread::sched_yield;
 use super::kernel_socket::{self, Information};
 use super::links::{Flag, Link};
 use super::{connection_watch, published_bytes};
-use crate::clock;
 use crate::next_library;
+use crate::tsc_clock;
 use crate::user_memory::UserSliceMut;
 
 /// What was seen.
@@ -36,7 +36,7 @@ const RESETS: u32 = 4;
 /// Looks, if that is long ago.
 #[inline(always)]
 pub(super) fn check(link: Link, fd: c_int) -> Checked {
-    if clock::is_over(link.glance.looked.get(), clock::MOMENT) {
+    if tsc_clock::is_over(link.glance.looked.get(), tsc_clock::MOMENT) {
         check_now(link, fd)
     } else {
         Checked::Events(PollFlags::empty())
@@ -46,21 +46,21 @@ pub(super) fn check(link: Link, fd: c_int) -> Checked {
 /// What was seen of the kernel still holds, as far as a sender can tell at all.
 #[inline(always)]
 pub(super) fn is_recent(link: Link, now: u64) -> bool {
-    now.wrapping_sub(link.glance.looked.get()) < clock::MOMENT
+    now.wrapping_sub(link.glance.looked.get()) < tsc_clock::MOMENT
         || connection_watch::is_calm(link, now)
 }
 
 /// The same, as far as is known without asking.
 #[inline(always)]
 pub(super) fn was_recent(link: Link, now: u64) -> bool {
-    now.wrapping_sub(link.glance.looked.get()) < clock::MOMENT
+    now.wrapping_sub(link.glance.looked.get()) < tsc_clock::MOMENT
         || connection_watch::was_calm(link, now)
 }
 
 /// Checks, unless that need not be: for a call that does not wait for bytes of the kernel's.
 #[inline(always)]
 pub(super) fn check_unless_watched(link: Link, fd: c_int) -> Checked {
-    if is_recent(link, clock::now()) {
+    if is_recent(link, tsc_clock::now()) {
         Checked::Events(PollFlags::empty())
     } else {
         check_now(link, fd)
@@ -72,7 +72,7 @@ pub(super) fn check_unless_watched(link: Link, fd: c_int) -> Checked {
 pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
     // A thread that changes how it waits says so by another word here: then what is seen below is
     // old, and not believed before it is seen again. The value is no recent time.
-    let began = (clock::now() ^ 1 << 63).max(1);
+    let began = (tsc_clock::now() ^ 1 << 63).max(1);
     link.glance.looked.set(began);
     let mut one = [libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 }];
     // It may be left: nothing is held here.
@@ -83,7 +83,7 @@ pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
         return Checked::OtherSocket;
     }
     let is_non_blocking = kernel_socket::is_non_blocking(fd);
-    let (word, now) = (&link.glance.looked, clock::now().max(1));
+    let (word, now) = (&link.glance.looked, tsc_clock::now().max(1));
     if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         if is_non_blocking {
             link.set_flag(Flag::NonBlocking);

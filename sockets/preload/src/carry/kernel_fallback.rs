@@ -11,7 +11,7 @@ use super::links::{self, Flag, Link};
 use super::published_bytes::{self, is_same_socket};
 use super::{ended_link_private_memory, forgotten_links, kernel_socket, receive_queue};
 use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
-use crate::{count_slots, fallback_ledger, fork_refcount};
+use crate::{fallback_ledger, fork_refcount, process_count_slots};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -337,7 +337,7 @@ pub(super) fn forget_unshared() {
 /// The process ends: what becomes of each socket is what becomes of one that is closed.
 pub(super) fn finish() {
     links::each(|fd, link| {
-        if count_slots::are_any() {
+        if process_count_slots::are_any() {
             // Others of the family are to know.
             link.record_worth();
         }

@@ -12,7 +12,7 @@ use rustix::mm::ProtFlags;
 use super::broker::{Files, revoke, tell};
 use super::connection_watch;
 use super::links::{Flag, Link, Memory};
-use super::sealed_memory::{map, map_at};
+use super::map_sealed_memfd::{map, map_at};
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::{fallback_ledger, fork_refcount};
 

@@ -24,9 +24,9 @@ use rustix::thread::sched_yield;
 
 use super::link_bitmap::{self, LinkBitmap};
 use super::{admission, ended_links, maybe_ready, unread_links};
-use crate::memory_owner;
 use crate::shared_memory;
 use crate::table_memory::Pieces;
+use crate::vfork_check;
 
 /// The memory of a link.
 pub(super) type Memory = shared_memory::Memory<{ link_layout::BYTES }>;
@@ -263,7 +263,7 @@ impl Link {
             if owners == [0; 2] {
                 return true;
             }
-            if owners.contains(&memory_owner::this_thread()) {
+            if owners.contains(&vfork_check::this_thread()) {
                 return false;
             }
             if tried < TRIES_AWAKE { core::hint::spin_loop() } else { sched_yield() }
@@ -363,7 +363,7 @@ pub(super) fn is_on() -> bool {
 /// Sockets may be carried, and this is the process that has their state, not a child of it.
 #[inline(always)]
 pub(super) fn is_here() -> bool {
-    is_on() && memory_owner::is_this_process()
+    is_on() && vfork_check::is_this_process()
 }
 
 #[inline(always)]
@@ -401,7 +401,7 @@ pub(super) fn find(fd: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     }
     let word = word_of(fd)?;
     let found = word.load(Ordering::Acquire);
-    if found == 0 || !memory_owner::is_this_process() {
+    if found == 0 || !vfork_check::is_this_process() {
         return None;
     }
     let link = Link::at((found - 1) as u32)?;

@@ -8,18 +8,19 @@
 //! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::link_slot`], in
 //!   `sockets/formats/src/link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember those
 //!   that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides how
-//!   soon, [`broker_dispatch`] has the answers handled by [`link_messages`], [`sealed_memory`] maps
-//!   what comes with them.
+//!   soon, [`broker_dispatch`] has the answers handled by [`link_messages`], [`map_sealed_memfd`]
+//!   maps what comes with them.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
 //!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`published_bytes`]
 //!   gives the kernel what the peer has not read ([`unread_links`]).
-//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::look_history`],
+//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::spin_history`],
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
 //! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`],
-//!   [`maybe_ready`], [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
+//!   [`maybe_ready`], [`epoll_polling_flags`], [`epoll_events_in_rings`], [`epoll_wakeup`],
+//!   [`link_bitmap`].
 //! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
 //!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
 //!   ring's, [`tcp_inq`] tells how many are unread.
@@ -38,6 +39,7 @@ mod cpu_contention;
 mod ended_link_private_memory;
 mod ended_links;
 mod epoll;
+mod epoll_events_in_rings;
 mod epoll_membership;
 mod epoll_polling_flags;
 mod epoll_slot;
@@ -51,6 +53,7 @@ mod kernel_socket;
 mod link_bitmap;
 mod link_messages;
 mod links;
+pub(crate) mod map_sealed_memfd;
 mod maybe_ready;
 mod offers;
 mod polled_links;
@@ -60,9 +63,7 @@ mod reattach;
 mod receive;
 mod receive_queue;
 mod ring_copy;
-mod ring_events;
 mod route_lookup;
-pub(crate) mod sealed_memory;
 mod send;
 mod send_source;
 pub(crate) mod spin_budget;
@@ -94,13 +95,13 @@ use route_lookup::{call_suspended, link_for_call, link_for_send, route_of};
 pub(crate) use send_source::{File, SendfileRequest};
 pub(crate) use tcp_inq::{left_behind, set_inq};
 
-use crate::count_slots::{self, Release};
 use crate::iovecs::Parts;
+use crate::process_count_slots::{self, Release};
 use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
-    call_effects, fallback_ledger, fork_refcount, memory_owner, process_exit, unlinked_calls,
+    call_effects, fallback_ledger, fork_refcount, process_exit, unlinked_calls, vfork_check,
 };
-use crate::{clock, descriptor_tables};
+use crate::{descriptor_tables, tsc_clock};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -186,7 +187,8 @@ pub(crate) fn send<'a>(
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = send::send(link, fd, parts().filter(Parts::are_few), flags, clock::now(), native);
+    let sent =
+        send::send(link, fd, parts().filter(Parts::are_few), flags, tsc_clock::now(), native);
     suspend::check(link, fd);
     link.release();
     sent
@@ -329,7 +331,7 @@ pub(crate) fn stop() {
 #[inline(always)]
 pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
     if flags & call_effects::FLAGS != 0
-        && memory_owner::is_this_process()
+        && vfork_check::is_this_process()
         && descriptor_tables::look(fd).kind().is_stream()
     {
         fallback_ledger::keep(fd, Why::Flag);
@@ -374,8 +376,8 @@ pub(crate) fn before_exec() {
 /// A descriptor is about to be closed.
 #[inline]
 pub(crate) fn close(fd: c_int) {
-    if (links::has(fd) || links::is_on() && count_slots::are_any())
-        && memory_owner::is_this_process()
+    if (links::has(fd) || links::is_on() && process_count_slots::are_any())
+        && vfork_check::is_this_process()
     {
         kernel_fallback::close(fd);
         broker_dispatch::poll();
@@ -392,7 +394,7 @@ pub(crate) fn close_range(first: u32, last: u32) {
 
 /// `to` is about to be, or was made, a duplicate of `from`.
 pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
-    if !links::has(from) || !memory_owner::is_this_process() {
+    if !links::has(from) || !vfork_check::is_this_process() {
         return;
     }
     match to {
@@ -414,7 +416,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
 
 /// A descriptor is closed where no hook could see it before.
 pub(crate) fn forget(fd: c_int) {
-    if links::has(fd) && memory_owner::is_this_process() {
+    if links::has(fd) && vfork_check::is_this_process() {
         kernel_fallback::forget(fd);
     }
 }
@@ -438,7 +440,7 @@ pub(crate) fn mode_changed(fd: c_int) {
 pub(crate) fn queued(fd: c_int, count: UserPtrMut<'_, c_int>, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(fd) else { return native() };
     published_bytes::reclaim_abandoned();
-    let (mut turns, mut result, began) = (0, 0, clock::now());
+    let (mut turns, mut result, began) = (0, 0, tsc_clock::now());
     while turns < MOVES {
         let before = receive_queue::mark(link);
         result = native();

@@ -16,11 +16,11 @@ use super::{
     admission, broker, broker_dispatch, epoll_membership, forgotten_links, kernel_fallback,
     kernel_socket,
 };
-use crate::clock;
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::syscall_scan::Calls;
+use crate::tsc_clock;
 use crate::unlinked_calls::{self, count_one, uncount_one};
-use crate::{fallback_ledger, fork_refcount, memory_owner, observed_socket_marks, syscall_scan};
+use crate::{fallback_ledger, fork_refcount, observed_socket_marks, syscall_scan, vfork_check};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -56,7 +56,7 @@ pub(super) fn enter_unpolled(fd: c_int) -> LinkLookup {
         }
         let kind = DESCRIPTORS.look(fd).kind();
         // A listener has no bytes, and never will.
-        if !kind.is_stream() || kind == Kind::Listening || !memory_owner::is_this_process() {
+        if !kind.is_stream() || kind == Kind::Listening || !vfork_check::is_this_process() {
             fork_refcount::mark_unknown_use(fd);
             return LinkLookup::Other;
         }
@@ -103,14 +103,14 @@ pub(super) fn may_be(fd: c_int, entry: Entry) -> bool {
     let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
     let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
     let is_sure =
-        fd > STANDARD && !descriptor_tables::has_rings() && !memory_owner::are_fd_tables_apart();
+        fd > STANDARD && !descriptor_tables::has_rings() && !vfork_check::are_fd_tables_apart();
     is_connected && is_alone && is_sure
 }
 
 #[cold]
 fn offer_now(fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
-    match syscall_scan::calls_past_libraries(clock::now()) {
+    match syscall_scan::calls_past_libraries(tsc_clock::now()) {
         Calls::None => {}
         Calls::Unknown => return false,
         Calls::Some => {

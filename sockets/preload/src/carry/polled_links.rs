@@ -22,7 +22,7 @@ use super::{
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::mapped_memory::{Mapping, Sharing};
 use crate::transport::Transport;
-use crate::{clock, fork_refcount, memory_owner, unlinked_calls};
+use crate::{fork_refcount, tsc_clock, unlinked_calls, vfork_check};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -61,7 +61,7 @@ impl PolledLinks {
 
     /// For what no list is known: no socket has a link while the call lasts.
     pub(crate) fn leave_all(&mut self) {
-        if memory_owner::is_this_process() {
+        if vfork_check::is_this_process() {
             unlinked_calls::count();
             self.uncounted += 1;
             super::leave_all();
@@ -181,7 +181,7 @@ impl PolledLinks {
         is_ready: impl FnMut() -> bool,
         ask: impl FnMut() -> c_int,
     ) -> (c_int, LookOutcome) {
-        let most = timeout.polling_ticks(clock::SECOND);
+        let most = timeout.polling_ticks(tsc_clock::SECOND);
         reader_polling::look_for_a_moment(most, is_ready, ask, Unread::default)
     }
 

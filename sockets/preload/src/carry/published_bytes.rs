@@ -20,8 +20,8 @@ use super::links::{self, Flag, Link, Memory};
 use super::unread_links::{self, is_any};
 use super::writer_lock::{self, lock, unlock};
 use super::{broker, kernel_socket};
-use crate::clock;
-use crate::memory_owner;
+use crate::tsc_clock;
+use crate::vfork_check;
 
 /// How often a thread that takes bytes back is waited for, how often of these only by yielding the
 /// processor, and how long otherwise, in nanoseconds.
@@ -38,7 +38,7 @@ const AGAIN: u32 = 3;
 /// When rings were looked through last that their readers may have left, and how long they are not
 /// then.
 static RECLAIMED_AT: AtomicU64 = AtomicU64::new(0);
-static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
+static PAUSE: AtomicU64 = AtomicU64::new(tsc_clock::MOMENT);
 
 /// Signals are kept from this thread meanwhile.
 pub(super) fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
@@ -226,7 +226,7 @@ fn mark_unread_now(link: Link) {
 /// Calls with each link, and a descriptor of it, that has such bytes: whether some are left. It may
 /// be left by `longjmp`: what is said of those that have bytes is true all the time.
 fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
-    if !memory_owner::is_this_process() {
+    if !vfork_check::is_this_process() {
         return;
     }
     unread_links::all().each(0, links::end(), |index| {
@@ -274,7 +274,7 @@ fn put_so_far(link: Link) -> u64 {
 /// Calls with each link, held, that has unread bytes in its ring, if `which` says so of it without
 /// holding it.
 pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
-    if !is_any() || !memory_owner::is_this_process() {
+    if !is_any() || !vfork_check::is_this_process() {
         return;
     }
     unread_links::all().each(0, links::end(), |index| {
@@ -299,7 +299,7 @@ pub(super) fn flush_all() {
         flush_each(|direction, began| {
             // A polling reader has them in an instant, and for less than what the kernel takes for
             // them. This may be left by `longjmp`.
-            while is_about_to_read(direction) && !clock::is_over(began, INSTANT) {
+            while is_about_to_read(direction) && !tsc_clock::is_over(began, INSTANT) {
                 core::hint::spin_loop();
             }
             true
@@ -334,7 +334,7 @@ pub(super) fn flush_before(fd: c_int, flags: c_int) {
 #[inline(always)]
 pub(super) fn reclaim_abandoned() {
     if is_any() {
-        reclaim_abandoned_at(clock::now());
+        reclaim_abandoned_at(tsc_clock::now());
     }
 }
 
@@ -354,7 +354,7 @@ pub(super) fn is_due(now: u64) -> bool {
 
 #[cold]
 fn reclaim_each_abandoned() {
-    let began = clock::now();
+    let began = tsc_clock::now();
     RECLAIMED_AT.store(began, Ordering::Relaxed);
     each_dirty(|fd, link| {
         let Some(direction) = link.outward() else { return false };
@@ -362,14 +362,14 @@ fn reclaim_each_abandoned() {
         !is_left || is_same_socket(link, fd) && !flush(link, fd)
     });
     // A process with many links must not do this most of the time.
-    let took = clock::now().wrapping_sub(began).min(clock::SECOND);
-    PAUSE.store((16 * took).max(clock::MOMENT), Ordering::Relaxed);
+    let took = tsc_clock::now().wrapping_sub(began).min(tsc_clock::SECOND);
+    PAUSE.store((16 * took).max(tsc_clock::MOMENT), Ordering::Relaxed);
 }
 
 /// Those of which that says so, given when this began.
 #[cold]
 fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
-    let began = clock::now();
+    let began = tsc_clock::now();
     each_dirty(|fd, link| {
         let Some(direction) = link.outward() else { return false };
         if !which(&direction, began) {

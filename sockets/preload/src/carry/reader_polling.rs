@@ -13,13 +13,13 @@ use super::links::{Flag, Link, Memory};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{ended_link_private_memory, forgotten_links};
-use crate::clock;
-use crate::look_history::LookHistory;
+use crate::spin_history::LookHistory;
+use crate::tsc_clock;
 
 /// How long is looked at memory alone at first, if what came last came there.
-const AWAKE: u64 = clock::MOMENT >> 4;
+const AWAKE: u64 = tsc_clock::MOMENT >> 4;
 /// What it costs both ends, roughly, to take back what is in a ring; and of so many at most.
-const TAKING_BACK: u64 = clock::MOMENT >> 1;
+const TAKING_BACK: u64 = tsc_clock::MOMENT >> 1;
 const LINKS: u64 = 64;
 /// What came last came there.
 static IS_BY_RING: AtomicBool = AtomicBool::new(false);
@@ -111,21 +111,21 @@ pub(super) fn look_for_a_moment(
     mut ask: impl FnMut() -> c_int,
     reads: impl Fn() -> Unread,
 ) -> (c_int, LookOutcome) {
-    let (began, mut asked, mut read) = (clock::now(), None, None);
+    let (began, mut asked, mut read) = (tsc_clock::now(), None, None);
     let mut budget = SpinBudget::of(poll_time(), most);
     // Where it was there last time it is likely to be there soon, and the kernel need not be asked
     // before.
     let mut is_known = false;
-    while IS_BY_RING.load(Ordering::Relaxed) && !is_known && !clock::is_over(began, AWAKE) {
+    while IS_BY_RING.load(Ordering::Relaxed) && !is_known && !tsc_clock::is_over(began, AWAKE) {
         core::hint::spin_loop();
         is_known = is_there();
     }
     loop {
-        let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
+        let is_time = asked.is_none_or(|asked| tsc_clock::is_over(asked, tsc_clock::MOMENT));
         let is_by_ring = core::mem::take(&mut is_known) || is_there();
         if is_by_ring || is_time {
             IS_BY_RING.store(is_by_ring, Ordering::Relaxed);
-            asked = Some(clock::now());
+            asked = Some(tsc_clock::now());
             let told = ask();
             if told != 0 {
                 let is_well = budget.was_in_time();

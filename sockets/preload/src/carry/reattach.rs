@@ -17,13 +17,13 @@ use super::admission::WORTH;
 use super::epoll_membership::EpollSlot;
 use super::links::{self, Flag, Link, Memory};
 use super::{forgotten_links, offers, published_bytes, receive_queue};
-use crate::clock;
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount;
+use crate::tsc_clock;
 
 /// How long ago the last fork has to be: a process that forks all the time does not offer all its
 /// sockets between two forks.
-const FORKED: u64 = clock::SECOND >> 2;
+const FORKED: u64 = tsc_clock::SECOND >> 2;
 /// When this process was made, or has made another one.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -48,7 +48,7 @@ fn backoff(fd: c_int) -> Backoff {
 
 /// Nothing was offered anew at a descriptor of late.
 pub(super) fn is_first(fd: c_int) -> bool {
-    backoff(fd).is_forgotten(clock::now(), FORKED)
+    backoff(fd).is_forgotten(tsc_clock::now(), FORKED)
 }
 
 /// What is at a descriptor is offered anew, or rests, after it has carried so many bytes.
@@ -63,7 +63,7 @@ pub(super) fn record_end(fd: c_int, bytes: u64, now: u64) {
 
 /// A process is being made.
 pub(super) fn note_fork() {
-    LAST.store(clock::now(), Ordering::Relaxed);
+    LAST.store(tsc_clock::now(), Ordering::Relaxed);
 }
 
 /// What becomes of a link that may come again.
@@ -91,7 +91,7 @@ pub(super) fn fate(link: Link, fd: c_int) -> LinkFate {
 /// It is forgotten, if its socket may be offered now.
 fn try_forget(link: Link, fd: c_int) -> bool {
     // Without memory there was none: it is not the other end that has ended it.
-    let (has_memory, now) = (link.identity.memory.get() != 0, clock::now());
+    let (has_memory, now) = (link.identity.memory.get() != 0, tsc_clock::now());
     if has_memory && !backoff(fd).is_due(now, FORKED) {
         return false;
     }
@@ -104,7 +104,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
     let is_free = offers::may_be(fd, entry)
         && (!entry.is_shared()
             || fork_refcount::is_sole_holder(fd, entry, Some(link.identity.cookie.get()))
-                && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
+                && tsc_clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
     if !is_free || !forgotten_links::remember(link.tag()) {
         return false;
     }

@@ -27,11 +27,11 @@ use super::{
     adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, kernel_socket,
     published_bytes, send, wake_latency,
 };
-use crate::clock;
 use crate::iovecs::Parts;
+use crate::tsc_clock;
 
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
-const KNOWN: u64 = clock::SECOND >> 10;
+const KNOWN: u64 = tsc_clock::SECOND >> 10;
 
 /// Budget: steps of a call that got nothing: far more than other readers of the same socket cause.
 const STEPS: u32 = 1 << 12;
@@ -337,12 +337,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if link.glance.error.get() != 0 || link.glance.looked.get() == 0 {
             return None;
         }
-        let is_known = !clock::is_over(link.glance.looked.get(), KNOWN);
+        let is_known = !tsc_clock::is_over(link.glance.looked.get(), KNOWN);
         let is_sure = is_known || self.has(libc::MSG_DONTWAIT);
         let is_asking = self.has(libc::MSG_DONTWAIT) || link.has(Flag::NonBlocking);
         if is_asking
             && (is_sure || !self.parts.has_control())
-            && (is_known || kernel_check::is_recent(link, clock::now()))
+            && (is_known || kernel_check::is_recent(link, tsc_clock::now()))
         {
             start_polling(link, &self.direction);
             return Some(if is_sure { self.ask(place) } else { self.ask_at_once(place) });
@@ -441,7 +441,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
     fn has_moved(&self) -> bool {
         let has_moved =
-            |seen| wait_until_passed(self.link, clock::now()) || mark(self.link) != seen;
+            |seen| wait_until_passed(self.link, tsc_clock::now()) || mark(self.link) != seen;
         self.seen.is_some_and(has_moved)
     }
 

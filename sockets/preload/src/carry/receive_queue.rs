@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 
 use super::kernel_socket;
 use super::links::{Flag, Link, Memory};
-use crate::clock;
+use crate::tsc_clock;
 
 /// Budget: how long a call that does not wait looks, awake, while the other end gives the kernel
 /// what it had written into a ring: longer than one takes that is doing so.
@@ -93,9 +93,9 @@ pub(super) fn wait_until_passed(link: Link, began: u64) -> bool {
     let mut is_over = false;
     while is_passing(link) && !is_over {
         core::hint::spin_loop();
-        is_over = clock::is_over(began, most);
+        is_over = tsc_clock::is_over(began, most);
     }
-    let now = clock::now();
+    let now = tsc_clock::now();
     let looked = now.wrapping_sub(began).min(most);
     store_spent(&LOOKED, PASSINGS.charge(spent(&LOOKED), now, looked));
     !is_over
@@ -113,10 +113,10 @@ pub(super) fn reset_if_missing(link: Link, fd: c_int) -> bool {
         return false;
     }
     let wanted = PollFlags::IN.union(PollFlags::RDHUP);
-    let began = clock::milliseconds();
+    let began = tsc_clock::milliseconds();
     let left = MISSING.remaining(spent(&SPENT), began);
     let is_there = !kernel_socket::events(fd, wanted, left as u32).is_empty();
-    let now = clock::milliseconds();
+    let now = tsc_clock::milliseconds();
     if left > 0 {
         store_spent(&SPENT, MISSING.charge(spent(&SPENT), now, (now - began).min(left)));
     }

@@ -20,9 +20,9 @@ use super::ring_copy::{self, PIECE, SEND_FLAGS};
 use super::send_source::{File, Source};
 use super::writer_lock::{lock, try_lock, unlock};
 use super::{broker, forgotten_links, kernel_socket, unread_links, wake_latency};
-use crate::clock;
 use crate::iovecs::Parts;
 use crate::next_library;
+use crate::tsc_clock;
 use crate::user_memory::UserSliceMut;
 
 /// The fewest bytes that the kernel has to have room for.
@@ -279,7 +279,7 @@ fn by_kernel(
         published_bytes::flush_all();
         let events = PollFlags::OUT.bits() as i16;
         let mut one = [libc::pollfd { fd, events, revents: 0 }];
-        let now = clock::milliseconds();
+        let now = tsc_clock::milliseconds();
         let limit = kernel_socket::send_limit(fd).map(u64::from);
         // All in all: the other end may go on saying that more is unread.
         let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));

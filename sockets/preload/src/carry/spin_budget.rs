@@ -8,7 +8,7 @@
 
 use super::cpu_contention;
 use super::yield_cpu::{self, RanThreads, Sleep};
-use crate::clock;
+use crate::tsc_clock;
 
 /// So often others may have the processor before that counts. Where all have something to do what
 /// is waited for has come by then; where all only look, none of them is to do it for long.
@@ -37,7 +37,7 @@ impl SpinBudget {
     /// It begins, and is to last so long: in a crowd no longer than until something is not there.
     /// It may take longer, but not than `most`.
     pub(crate) fn of(limit: u64, most: u64) -> Self {
-        let (began, is_crowd) = (clock::now(), cpu_contention::is_contended());
+        let (began, is_crowd) = (tsc_clock::now(), cpu_contention::is_contended());
         Self {
             began,
             longest: most.min(LONGEST).max(limit),
@@ -53,7 +53,7 @@ impl SpinBudget {
 
     /// It is to last so long from now on, if it may.
     pub(crate) fn renew(&mut self, limit: u64) -> bool {
-        (self.since, self.limit, self.away, self.turns) = (clock::now(), limit, 0, 0);
+        (self.since, self.limit, self.away, self.turns) = (tsc_clock::now(), limit, 0, 0);
         !self.is_over()
     }
 
@@ -65,8 +65,8 @@ impl SpinBudget {
     fn took_long(&self) -> bool {
         let away = if self.turns < TURNS { self.away } else { 0 };
         self.is_late
-            || clock::is_over(self.since, self.limit.saturating_add(away))
-            || clock::is_over(self.began, self.longest)
+            || tsc_clock::is_over(self.since, self.limit.saturating_add(away))
+            || tsc_clock::is_over(self.began, self.longest)
     }
 
     /// No other thread needs the processor, as far as can be told.

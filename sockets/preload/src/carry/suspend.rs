@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering;
 use super::links::{Flag, Link};
 use super::send::AT_ONCE;
 use super::{kernel_fallback, kernel_socket, reattach};
-use crate::clock;
+use crate::tsc_clock;
 
 /// Small messages that the kernel had to send, after which it is looked what the link has carried
 /// meanwhile: of a first link, whose ends may have to find together, and of one that comes again.
@@ -50,7 +50,7 @@ fn check_now(link: Link, fd: c_int) {
     if bytes < WORTH * often && link.identity.flags.get() & OTHERWISE == 0 {
         // What it has carried in all that time counts if that was worth it.
         let worth = if carried >= WORTH * calls { carried } else { bytes };
-        reattach::record_end(fd, worth, clock::now());
+        reattach::record_end(fd, worth, tsc_clock::now());
         kernel_socket::keeping_errno(|| kernel_fallback::suspend(link, fd));
     }
 }

@@ -15,7 +15,7 @@ use omniverb_formats::link_slot::{Field, LinkSlot};
 use omniverb_formats::try_guard;
 
 use super::links::{self, Link};
-use crate::memory_owner;
+use crate::vfork_check;
 
 /// A link that has memory, in hand until this is dropped.
 pub(super) struct TryGuard {
@@ -46,5 +46,5 @@ pub(super) fn enter(
     let lock = lock(link.slot());
     let is_its = || is_its() && link.identity.memory.get() != 0;
     // One that is made gives the lock back.
-    try_guard::try_lock(lock, memory_owner::this_thread(), is_its).then(|| TryGuard { link, lock })
+    try_guard::try_lock(lock, vfork_check::this_thread(), is_its).then(|| TryGuard { link, lock })
 }

@@ -14,11 +14,11 @@ use omniverb_connection::backoff::moving_average;
 use omniverb_formats::link_layout;
 
 use super::links::Link;
-use crate::clock;
+use crate::tsc_clock;
 
 /// How long is looked at least, and at most.
-const LEAST: u64 = 3 * clock::MOMENT;
-const MOST: u64 = 8 * clock::MOMENT;
+const LEAST: u64 = 3 * tsc_clock::MOMENT;
+const MOST: u64 = 8 * tsc_clock::MOMENT;
 
 /// The last sleep of any thread.
 static FELL_ASLEEP: AtomicU64 = AtomicU64::new(0);
@@ -35,10 +35,10 @@ pub(super) fn poll_time() -> u64 {
 /// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that
 /// looking would have found it, whatever a wake takes.
 pub(super) fn timed_sleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
-    let began = clock::now();
+    let began = tsc_clock::now();
     FELL_ASLEEP.store(began, Ordering::Relaxed);
     let result = call();
-    let woke = clock::now();
+    let woke = tsc_clock::now();
     WOKE.store(woke, Ordering::Relaxed);
     (result, woke.wrapping_sub(began) < LEAST)
 }
@@ -47,7 +47,7 @@ pub(super) fn timed_sleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
 pub(super) fn note_wakeup_sent(link: Link) {
     if let Some(memory) = link.memory() {
         let side = link.identity.side.get() as usize;
-        link_layout::rang(&memory, side).store(clock::now(), Ordering::Relaxed);
+        link_layout::rang(&memory, side).store(tsc_clock::now(), Ordering::Relaxed);
     }
 }
 

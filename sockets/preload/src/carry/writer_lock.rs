@@ -11,7 +11,7 @@ use omniverb_formats::{Direction, try_guard};
 use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Memory};
-use crate::memory_owner;
+use crate::vfork_check;
 
 /// How often the lock is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
@@ -20,12 +20,12 @@ const TRIES_AWAKE: u32 = 100;
 /// Has the lock, if it is free.
 #[inline(always)]
 pub(super) fn try_lock(link: Link) -> bool {
-    try_guard::try_lock(&link.sender.lock, memory_owner::this_thread(), || true)
+    try_guard::try_lock(&link.sender.lock, vfork_check::this_thread(), || true)
 }
 
 /// Has the lock. `false`: the direction was stopped instead.
 pub(super) fn lock(link: Link, direction: &Direction<Memory>) -> bool {
-    let (word, me) = (&link.sender.lock, memory_owner::this_thread());
+    let (word, me) = (&link.sender.lock, vfork_check::this_thread());
     for tried in 0..TRIES {
         match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return true,
@@ -47,7 +47,7 @@ pub(super) fn unlock(link: Link) {
 pub(super) fn reset_in_child() {
     links::each(|_, link| {
         for lock in link.locks() {
-            if lock.load(Ordering::Acquire) != memory_owner::this_thread() {
+            if lock.load(Ordering::Acquire) != vfork_check::this_thread() {
                 lock.store(0, Ordering::Release);
             }
         }

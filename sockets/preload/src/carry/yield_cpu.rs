@@ -16,15 +16,15 @@ use omniverb_connection::backoff;
 use rustix::thread::sched_yield;
 
 use super::cpu_contention;
-use crate::clock;
+use crate::tsc_clock;
 
 /// Another thread has run, if yielding took as long: two switches at least.
-const SWITCH: u64 = clock::MOMENT >> 5;
+const SWITCH: u64 = tsc_clock::MOMENT >> 5;
 /// So often in a row something came in that time.
 const ENOUGH: u64 = 8;
 /// The shortest time between two of these sleeps, and the longest.
-const PAUSE_MIN: u64 = clock::SECOND >> 9;
-const PAUSE_MAX: u64 = clock::SECOND >> 2;
+const PAUSE_MIN: u64 = tsc_clock::SECOND >> 9;
+const PAUSE_MAX: u64 = tsc_clock::SECOND >> 2;
 
 /// How often in a row that was so, in any thread.
 static TOGETHER: AtomicU64 = AtomicU64::new(0);
@@ -52,7 +52,7 @@ pub(super) enum RanThreads {
 
 /// Yields the processor. Tells which threads had it then.
 pub(super) fn yield_now(sleep: Sleep) -> RanThreads {
-    let began = clock::now();
+    let began = tsc_clock::now();
     if sleep == Sleep::May && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
         TOGETHER.store(0, Ordering::Relaxed);
         // As short as can be: the kernel makes that 50 us, or what the thread's timer slack is.
@@ -61,7 +61,7 @@ pub(super) fn yield_now(sleep: Sleep) -> RanThreads {
         return RanThreads::ThisThread;
     }
     sched_yield();
-    let took = clock::now().wrapping_sub(began);
+    let took = tsc_clock::now().wrapping_sub(began);
     cpu_contention::note_yield(took);
     if took >= SWITCH { RanThreads::Others(took) } else { RanThreads::ThisThread }
 }

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Member;
 use omniverb_connection::readiness::Interest;
-use omniverb_connection::readiness::interest::ONE_SHOT;
+use omniverb_connection::readiness::epoll_interest::ONE_SHOT;
 
 use super::epoll_sets;
 use super::state::State;

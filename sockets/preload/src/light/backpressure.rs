@@ -15,12 +15,12 @@ use super::lanes::{self, FullLaneSend};
 use super::state::{State, with};
 use super::waiting::is_over;
 use crate::carry::spin_budget::SpinBudget;
-use crate::clock;
 use crate::iovecs::Parts;
+use crate::tsc_clock;
 
 /// For how long a reader may do something else: a millisecond or two. (A call waits in this way
 /// twice as long at most, as [`SpinBudget`] has it: then it sleeps, and hears signals.)
-const PAUSE: u64 = clock::SECOND >> 9;
+const PAUSE: u64 = tsc_clock::SECOND >> 9;
 /// The last wait was in vain, so the next full lane is not waited for: a reader that does not read
 /// costs less so. No more than that one: what is taken back is read slowly, and a reader that is
 /// busy with that looks as if it did not read.
@@ -75,9 +75,9 @@ pub(super) fn send_when_read(
             (*seen, since) = (read, None);
             budget.renew(PAUSE);
         }
-        let since = *since.get_or_insert_with(clock::now);
+        let since = *since.get_or_insert_with(tsc_clock::now);
         if budget.is_over() || is_over(limit) {
-            if clock::is_over(since, PAUSE) {
+            if tsc_clock::is_over(since, PAUSE) {
                 WAS_IN_VAIN.store(true, Ordering::Relaxed);
             }
             return None;

@@ -21,8 +21,8 @@ use super::state::{State, has_mapped, with};
 pub(super) use crate::carry::broker::connection;
 use crate::carry::broker::{Files, has_mail, mailbox, say};
 use crate::carry::broker_dispatch::take_with;
-use crate::carry::sealed_memory::map;
-use crate::clock;
+use crate::carry::map_sealed_memfd::map;
+use crate::tsc_clock;
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 256;
@@ -201,7 +201,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
             let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
             // The clocks of two time namespaces may differ.
-            let is_well = is_there && (until == 0 || until > clock::nanoseconds());
+            let is_well = is_there && (until == 0 || until > tsc_clock::nanoseconds());
             let or_else = if state.unaccepted.are_any() && !is_there {
                 RouteState::Free
             } else {
@@ -209,7 +209,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             };
             answer(state, tag, if is_well { RouteState::Channel(name) } else { or_else });
             if let Some(route) = tagged(state, tag) {
-                (route.until, route.answered) = (until, clock::nanoseconds());
+                (route.until, route.answered) = (until, tsc_clock::nanoseconds());
             }
         }
         (Reply::PortAllowed { name, port, until }, _) => {
@@ -260,7 +260,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
 
 /// Until when a permission is believed whose sender's clock may be another one (time namespaces).
 fn believed(until: u64) -> u64 {
-    until.min(clock::nanoseconds() + PORT_ALLOWED_FOR)
+    until.min(tsc_clock::nanoseconds() + PORT_ALLOWED_FOR)
 }
 
 impl State {
@@ -282,7 +282,7 @@ impl State {
 }
 
 pub(super) fn no_listener() -> RouteState {
-    RouteState::NoListener(clock::nanoseconds())
+    RouteState::NoListener(tsc_clock::nanoseconds())
 }
 
 pub(super) fn answer(state: &State, tag: u64, way: RouteState) {
@@ -352,7 +352,7 @@ pub(super) fn loses(state: &mut State, name: u64) {
 
 /// What is known of an address is old.
 fn expire_routes(state: &State, to: &Endpoint) {
-    let now = clock::nanoseconds();
+    let now = tsc_clock::nanoseconds();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
         route.pause = OFTEN;
         let is_sure = matches!(route.way, RouteState::Channel(_)) && !route.is_old(now);
@@ -372,7 +372,7 @@ pub(super) fn forgets(state: &State, to: &Endpoint) {
 /// In another network namespace it is not tried again for a while: a listener that refuses what it
 /// should not (clocks of time namespaces may differ) is reached by TCP.
 pub(super) fn leaves_alone(state: &State, to: &Endpoint) {
-    let later = clock::nanoseconds() + PORT_ALLOWED_FOR;
+    let later = tsc_clock::nanoseconds() + PORT_ALLOWED_FOR;
     let known = routes(state).0.iter_mut().filter(|one| one.way != RouteState::Asked);
     for route in known.filter(|one| one.to == *to) {
         route.way = if route.is_far { RouteState::NoListener(later) } else { RouteState::Free };
@@ -401,7 +401,7 @@ pub(super) fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
 
 /// Waits for mail, until then. `false`: there is none to be expected any more.
 pub(super) fn wait(until: u64) -> bool {
-    let left = until.saturating_sub(clock::nanoseconds());
+    let left = until.saturating_sub(tsc_clock::nanoseconds());
     let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
     let limit = Timespec { tv_sec: 0, tv_nsec: left.min(PART) as i64 };
     let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
@@ -467,13 +467,13 @@ pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Endpoint, Endpoint)
 
 /// Waits for the answer to a question.
 fn answer_to(tag: u64) -> RouteAnswer {
-    let (asked, mut until) = (clock::nanoseconds(), clock::nanoseconds() + ANSWER);
+    let (asked, mut until) = (tsc_clock::nanoseconds(), tsc_clock::nanoseconds() + ANSWER);
     loop {
         let reached = with(|state| {
             take(state);
             match tagged(state, tag) {
                 Some(route) if route.way == RouteState::Asked => Err(route.is_waiting),
-                Some(route) => Ok(route.leads(clock::nanoseconds())),
+                Some(route) => Ok(route.leads(tsc_clock::nanoseconds())),
                 // It was asked anew meanwhile.
                 None => Ok(RouteAnswer::Kernel),
             }
@@ -532,8 +532,8 @@ impl Route {
 /// The answer to another thread's question: that thread may be about to connect to the broker. It
 /// may also be this thread, interrupted.
 fn answer_of_another(tag: u64) -> RouteAnswer {
-    let until = clock::nanoseconds() + LONGEST;
-    while mailbox().is_none() && clock::nanoseconds() < until {
+    let until = tsc_clock::nanoseconds() + LONGEST;
+    while mailbox().is_none() && tsc_clock::nanoseconds() < until {
         _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
     }
     answer_to(tag)
@@ -547,7 +547,7 @@ enum Known {
 }
 
 fn known(state: &mut State, to: Endpoint) -> Known {
-    let now = clock::nanoseconds();
+    let now = tsc_clock::nanoseconds();
     let found = routes(state).0.iter_mut().find(|one| one.way != RouteState::Free && one.to == to);
     if let Some(route) = found {
         match route.way {

@@ -33,7 +33,7 @@ use super::descriptors::Token;
 use super::doorbell;
 use super::lane_table::Lanes;
 use super::lanes::LaneOwner;
-use crate::carry::sealed_memory::map;
+use crate::carry::map_sealed_memfd::map;
 use crate::library_fds;
 use crate::mapped_memory::{Mapping, Sharing};
 use crate::shared_memory::Memory;

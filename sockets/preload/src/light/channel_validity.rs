@@ -6,7 +6,7 @@ use super::broker;
 use super::channel::CrossNamespace;
 use super::state::State;
 use crate::carry::broker as mail;
-use crate::clock;
+use crate::tsc_clock;
 
 impl State {
     /// Something may be taken out of a channel: it is not over, as far as the mail says, which is
@@ -32,7 +32,7 @@ impl State {
         if is_read {
             across.clear_put_off();
         }
-        is_read || !across.put_off_until_limit(clock::nanoseconds())
+        is_read || !across.put_off_until_limit(tsc_clock::nanoseconds())
     }
 
     /// A broker that has come anew hears of channels to other network namespaces: it may be told by
@@ -44,7 +44,7 @@ impl State {
             let Some(channel) = self.channels[index].as_mut() else { continue };
             let Some(across) = channel.across.as_mut().filter(is_unsaid) else { continue };
             let said = broker::still(channel.name, across.ends);
-            if !across.note_broker(said, clock::nanoseconds) {
+            if !across.note_broker(said, tsc_clock::nanoseconds) {
                 self.lose(index, Closing::Reset);
             }
         }

@@ -36,17 +36,17 @@ use super::state::{State, with};
 use super::waiting::{deadline_after, is_over, until};
 use crate::borrowed_fd::{borrow, close_own};
 use crate::carry::broker::connection;
-use crate::clock;
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::{fails, keeping_errno};
 use crate::fork_refcount;
 use crate::library_fds;
-use crate::memory_owner;
 use crate::next_library;
 use crate::observed_socket_marks;
 use crate::syscall_scan;
 use crate::text_buffer::Words;
+use crate::tsc_clock;
 use crate::user_memory::{UserBuffer, UserSlice, UserSliceMut};
+use crate::vfork_check;
 
 /// Its place among our own descriptors.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
@@ -122,7 +122,7 @@ fn is_six_only(fd: c_int) -> bool {
 
 /// All calls of this process about sockets are seen.
 fn calls_nothing_unseen() -> bool {
-    syscall_scan::calls_past_libraries(clock::now()) == syscall_scan::Calls::None
+    syscall_scan::calls_past_libraries(tsc_clock::now()) == syscall_scan::Calls::None
 }
 
 /// Light connections come to a socket that listens. Whether they do.
@@ -557,7 +557,7 @@ const TURNS: u32 = 1000;
 /// Takes the kernel's connection that was there: one thread at a time, so that none sleeps in the
 /// kernel, where no light connection would wake it, since another one was quicker. `None`: it was.
 fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
-    let me = memory_owner::this_thread();
+    let me = vfork_check::this_thread();
     let has = |was| TAKES.compare_exchange(was, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
     let mut turns = 0;
     let is_nested = loop {

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::{broker, connect_accept, descriptors, sleepers, state};
 use crate::errno::keeping_errno;
 use crate::mapped_memory::WipedPage;
-use crate::{library_fds, memory_owner};
+use crate::{library_fds, vfork_check};
 
 /// This process has a state: not 0. A child of `fork` finds it wiped.
 static HERE: WipedPage<AtomicU64> = WipedPage::new(AtomicU64::new(0));
@@ -18,7 +18,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 #[inline(always)]
 pub(super) fn is_on() -> bool {
     HERE.load(Ordering::Relaxed) != 0
-        || IS_ON.load(Ordering::Relaxed) && memory_owner::is_this_process() && is_child()
+        || IS_ON.load(Ordering::Relaxed) && vfork_check::is_this_process() && is_child()
 }
 
 /// At the start of the program. `false`: there are none, ever.

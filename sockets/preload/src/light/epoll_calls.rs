@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::readiness::Deadline;
-use omniverb_connection::readiness::interest::{Interest, Next};
+use omniverb_connection::readiness::epoll_interest::{Interest, Next};
 
 use super::descriptors::{self, Token};
 use super::epoll_sets;
@@ -15,9 +15,9 @@ use super::state::{State, with};
 use super::waiting::{look, sleep};
 use crate::descriptor_tables;
 use crate::errno::{errno, fails};
-use crate::memory_owner::is_single_threaded;
 use crate::next_library;
 use crate::user_memory::{UserPtr, UserSliceMut};
+use crate::vfork_check::is_single_threaded;
 
 /// Where a call tells events.
 type Events<'e> = UserSliceMut<'e, libc::epoll_event>;

@@ -25,9 +25,9 @@ use super::memory::{CHANNELS, SLOTS};
 use super::{doorbell, signal_safe_lock};
 use crate::carry::broker as mail;
 use crate::iovecs::Parts;
-use crate::memory_owner::{self, LaneGuard};
 use crate::shared_memory::Memory;
 use crate::table_memory::Pieces;
+use crate::vfork_check::{self, LaneGuard};
 
 /// Of each slot, one more than the lane by which something comes, and behind that the one by which
 /// it goes.
@@ -158,7 +158,7 @@ fn puts(slot: u32, way: Flow, place: Option<usize>) {
 
 /// In a child of `fork`: what there is is the parent's.
 pub(super) fn begin_anew() {
-    memory_owner::leave_lane_in_child();
+    vfork_check::leave_lane_in_child();
     for handle in HANDLES.iter().filter(|handle| handle.was_ever_used()) {
         let token = handle.token.load(Ordering::Relaxed);
         if token != 0

@@ -8,8 +8,8 @@ use super::broker::{ANSWER, connection, mailbox_for, take, wait};
 use super::state::{State, with};
 use crate::borrowed_fd::borrow;
 use crate::carry::broker::say;
-use crate::clock;
 use crate::descriptor_tables;
+use crate::tsc_clock;
 
 /// A socket listens: by which connection the broker was told; 0: by none.
 pub(super) fn listens(fd: c_int) -> u64 {
@@ -29,7 +29,7 @@ pub(super) fn waits_for_duplicate(fd: c_int) {
     if with(is_under_way) != Some(true) {
         return;
     }
-    let until = clock::nanoseconds() + ANSWER;
+    let until = tsc_clock::nanoseconds() + ANSWER;
     loop {
         let is_still = with(|state| {
             take(state);
@@ -56,7 +56,7 @@ pub(super) fn unlistens(fd: c_int) {
         })
     });
     let Some(said) = said.flatten() else { return };
-    let until = clock::nanoseconds() + ANSWER;
+    let until = tsc_clock::nanoseconds() + ANSWER;
     loop {
         let is_heard = with(|state| {
             take(state);

@@ -10,9 +10,9 @@ use omniverb_connection::readiness::Deadline;
 use super::descriptors::Token;
 use super::waiting::is_over;
 use super::{msg_trunc, token_of};
-use crate::clock;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
 use crate::iovecs::IOV_MAX;
+use crate::tsc_clock;
 use crate::user_memory::{
     UserMessage, UserMessageMut, UserMessages, UserPart, UserPtrMut, UserSlice,
 };
@@ -100,11 +100,11 @@ pub(crate) fn receive_many(
     each: impl Fn(UserMessageMut<'_>, c_int) -> isize,
 ) -> Option<c_int> {
     token_of(fd)?;
-    let Some(asked) = clock::timeout_of(timeout.as_const()) else {
+    let Some(asked) = tsc_clock::timeout_of(timeout.as_const()) else {
         let is_time = timeout.as_const().is_readable();
         return Some(fails(if is_time { libc::EINVAL } else { libc::EFAULT }));
     };
-    let waits = asked.deadline(clock::nanoseconds());
+    let waits = asked.deadline(tsc_clock::nanoseconds());
     let more = core::cell::Cell::new(flags & !WAIT_FOR_ONE);
     let one = |message: UserMessageMut<'_>| {
         let got = each(message, more.get());
@@ -115,7 +115,7 @@ pub(crate) fn receive_many(
     };
     let got = several(messages, one, |_| timeout.is_null() || !is_over(waits));
     if let Deadline::Until(Some(until)) = waits {
-        let left = until.saturating_sub(clock::nanoseconds());
+        let left = until.saturating_sub(tsc_clock::nanoseconds());
         // The kernel says there what is left.
         timeout.write(libc::timespec {
             tv_sec: (left / 1_000_000_000) as i64,

@@ -82,12 +82,12 @@ use state::with;
 pub(crate) use waiting::is_over;
 
 use crate::borrowed_fd::borrow;
-use crate::clock;
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::{errno, fails, keeping_errno};
 use crate::iovecs::Parts;
-use crate::memory_owner;
+use crate::tsc_clock;
 use crate::user_memory::{UserPart, UserPtr, UserPtrMut, UserSlice};
+use crate::vfork_check;
 
 /// Budget: microseconds that calls of this process (`close`, `fork`) wait, in all, while peers say
 /// that they are about to open connections to a listener that is closed. A peer takes one, and a
@@ -133,7 +133,7 @@ pub(crate) fn is_on() -> bool {
 /// There may be some, and they are this process's.
 #[inline(always)]
 pub(crate) fn is_here() -> bool {
-    enabled::is_on() && memory_owner::is_this_process()
+    enabled::is_on() && vfork_check::is_this_process()
 }
 
 pub(crate) use enabled::is_begun;
@@ -328,11 +328,11 @@ impl state::State {
         if !is_any(self) {
             return;
         }
-        let began = clock::nanoseconds() / MICROSECOND;
+        let began = tsc_clock::nanoseconds() / MICROSECOND;
         let (left, mut now) = (OPENERS.remaining(self.waited, began), began);
         while now - began < left && is_any(self) {
             sched_yield();
-            now = clock::nanoseconds() / MICROSECOND;
+            now = tsc_clock::nanoseconds() / MICROSECOND;
         }
         self.waited = OPENERS.charge(self.waited, now, now - began);
     }

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::readiness::interest::{Interest, Next};
+use omniverb_connection::readiness::epoll_interest::{Interest, Next};
 
 use super::epoll_sets::SetMembership;
 use super::state::{State, with};

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_connection::light::frame::Endpoint;
 
 use super::{address_ranges, socket_addresses};
-use crate::clock;
+use crate::tsc_clock;
 
 /// How often one from an address, or to one, is offered.
 pub(super) const OFTEN: u64 = 20_000_000;
@@ -33,7 +33,7 @@ pub(crate) fn has_come_from_afar(fd: c_int) -> bool {
 fn is_turn(peer: &Endpoint) -> bool {
     let sum =
         peer.address.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31) + usize::from(*byte));
-    let (place, now) = (&TAKEN[sum % TAKEN.len()], clock::nanoseconds().max(1));
+    let (place, now) = (&TAKEN[sum % TAKEN.len()], tsc_clock::nanoseconds().max(1));
     let was = place.load(Ordering::Relaxed);
     if was != 0 && now.saturating_sub(was) < OFTEN {
         return false;

@@ -16,11 +16,11 @@ use super::memory::SLOTS;
 use super::reopen_unaccepted::{Loss, RefusalCause};
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};
-use crate::clock;
+use crate::tsc_clock;
 
 /// How long after a look at the doorbells there is another one, though no thread sleeps: about a
 /// millisecond. The end of a peer is seen by its doorbell only.
-const BELLS: u64 = clock::SECOND >> 10;
+const BELLS: u64 = tsc_clock::SECOND >> 10;
 
 /// How often it is looked whether there is a broker again, in nanoseconds.
 const LEFT_ALONE: u64 = 1_000_000_000;
@@ -38,7 +38,7 @@ static HEARD: AtomicU64 = AtomicU64::new(0);
 impl State {
     /// Takes out what has come by all channels, and says what is owed.
     pub(super) fn progress(&mut self) {
-        let now = clock::now();
+        let now = tsc_clock::now();
         if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
             HEARD.store(now, Ordering::Relaxed);
             self.hear();
@@ -57,7 +57,7 @@ impl State {
             self.channels.iter().flatten().filter_map(|channel| channel.across.as_ref());
         // A new broker wakes no thread, and no broker has heard of some of these yet.
         let is_left_alone = across.any(|across| across.broker != broker::connection());
-        let later = is_left_alone.then(|| clock::nanoseconds() + LEFT_ALONE);
+        let later = is_left_alone.then(|| tsc_clock::nanoseconds() + LEFT_ALONE);
         self.unaccepted.wake().or(later)
     }
 
@@ -224,7 +224,7 @@ impl State {
         let may = |state: &mut State| {
             let Some(channel) = state.channel_of(index, name) else { return false };
             let is_within = channel.across.is_none();
-            let may = channel.may_come(&names, clock::nanoseconds);
+            let may = channel.may_come(&names, tsc_clock::nanoseconds);
             may && (!is_within || state.is_own(index, &names.to))
         };
         let is_across = channel.across.is_some();
@@ -236,7 +236,7 @@ impl State {
             if let Some(across) = self.channel_of(index, name).and_then(|one| one.across.as_mut()) {
                 if may_come || is_all {
                     across.clear_put_off();
-                } else if across.put_off_until_limit(clock::nanoseconds()) {
+                } else if across.put_off_until_limit(tsc_clock::nanoseconds()) {
                     sched_yield();
                     return Ok(Opened::Later);
                 }
@@ -281,7 +281,7 @@ impl State {
         // What is bound to it is proof enough.
         let is_bound = !to.is_any()
             && self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
-        let now = clock::nanoseconds();
+        let now = tsc_clock::nanoseconds();
         if is_bound || self.local.knows(to, now) {
             return true;
         }
@@ -292,7 +292,7 @@ impl State {
             return false;
         }
         let is_own = self.local.asks(to, now);
-        let then = clock::nanoseconds();
+        let then = tsc_clock::nanoseconds();
         channel.asked = ADDRESSES.charge(channel.asked, then, then.saturating_sub(now));
         is_own
     }
@@ -407,7 +407,7 @@ impl State {
             Frame::Accepted if slot.has(Flag::Connecting) => {
                 if self.unaccepted.are_any() {
                     // There may be room for them now.
-                    self.unaccepted.hurry(clock::nanoseconds());
+                    self.unaccepted.hurry(tsc_clock::nanoseconds());
                 }
                 return Ok(());
             }

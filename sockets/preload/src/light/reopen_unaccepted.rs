@@ -15,7 +15,7 @@ use super::channel::FOR_ANSWERS;
 use super::connections_without_channel::Due;
 use super::route_lookup::{RouteLookup, is_full, look_up_route};
 use super::state::State;
-use crate::clock;
+use crate::tsc_clock;
 
 /// Why a connection is not where it was.
 pub(super) enum RefusalCause {
@@ -89,7 +89,7 @@ impl State {
     #[cold]
     pub(super) fn retry_unaccepted(&mut self) {
         broker::look(self);
-        let now = clock::nanoseconds();
+        let now = tsc_clock::nanoseconds();
         let Some(turn) = self.unaccepted.due(now) else { return };
         // The broker is to know first of channels that are no more.
         self.say_gone();

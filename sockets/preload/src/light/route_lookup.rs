@@ -8,7 +8,7 @@ use super::broker::{
 };
 use super::local_addresses::source;
 use super::state::State;
-use crate::clock;
+use crate::tsc_clock;
 
 /// How long a client connects by the kernel after there was no room for other clients, in
 /// nanoseconds: those ask again that often.
@@ -33,7 +33,7 @@ pub(super) fn look_up_route(
     to: Endpoint,
     (may_ask, may_ask_again): (bool, bool),
 ) -> RouteLookup {
-    let now = clock::nanoseconds();
+    let now = tsc_clock::nanoseconds();
     let known = routes(state).0.iter().find(|one| one.way != RouteState::Free && one.to == to);
     if let Some(route) = known.copied() {
         match route.way {
@@ -77,7 +77,7 @@ pub(super) fn look_up_route(
 
 /// There is no room for more at an address.
 pub(super) fn is_full(state: &State, to: &Endpoint) {
-    let until = clock::nanoseconds() + FULL;
+    let until = tsc_clock::nanoseconds() + FULL;
     let known = routes(state).0.iter_mut().filter(|one| one.to == *to);
     known.for_each(|route| route.full = until);
 }

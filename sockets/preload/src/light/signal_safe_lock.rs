@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::sched_yield;
 
-use crate::memory_owner;
+use crate::vfork_check;
 
 /// How often the lock is looked at before the processor is given away.
 const LOOKS: u32 = 64;
@@ -32,7 +32,7 @@ impl Lock {
     /// `None`: this very thread has it.
     #[inline(always)]
     pub(super) fn take(&self) -> Option<Held<'_>> {
-        self.take_by(memory_owner::this_thread())
+        self.take_by(vfork_check::this_thread())
     }
 
     /// Takes it for a caller that knows which thread this is.

@@ -16,10 +16,10 @@ use super::doorbell;
 use super::lane_assignment::WaitTarget;
 use super::memory::CHANNELS;
 use super::state::{State, with};
-use crate::clock;
 use crate::kernel_poll;
 use crate::library_fds;
 use crate::next_library;
+use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
@@ -172,7 +172,7 @@ impl Sleeper {
     ) -> c_int {
         let own_bell = self.slot.and_then(|slot| borrow(slot.bell.load(Ordering::Acquire)));
         let set = borrow(BELLS.load(Ordering::Acquire));
-        let mut left = until.map(|until| until.saturating_sub(clock::nanoseconds()));
+        let mut left = until.map(|until| until.saturating_sub(tsc_clock::nanoseconds()));
         if own_bell.is_none() || set.is_none() {
             left = Some(left.unwrap_or(MILLISECOND).min(MILLISECOND));
         }

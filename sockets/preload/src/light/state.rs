@@ -28,7 +28,7 @@ use super::memory::{CHANNELS, SLOTS, zeros};
 use super::option_profiles::Profiles;
 use super::signal_safe_lock::Lock;
 use crate::mapped_memory::wipe;
-use crate::memory_owner;
+use crate::vfork_check;
 
 /// How often the broker was told that this process listens somewhere no more.
 #[derive(Default)]
@@ -173,7 +173,7 @@ pub(super) fn begin_anew() -> bool {
 #[inline]
 pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     // The owner of this lock would wait for a thread with a lane; and this thread has one.
-    if memory_owner::is_in_lane_call() {
+    if vfork_check::is_in_lane_call() {
         return None;
     }
     let _held = OWNER.take()?;

@@ -10,13 +10,13 @@ use super::lane_assignment::WaitTarget;
 use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
 use crate::carry::spin_budget::SpinBudget;
-use crate::clock;
 use crate::errno::errno;
-use crate::look_history::LookHistory;
+use crate::spin_history::LookHistory;
+use crate::tsc_clock;
 use crate::user_memory::UserPtr;
 
 /// How long a look lasts: some 60 us.
-const LOOK: u64 = 3 * clock::MOMENT;
+const LOOK: u64 = 3 * tsc_clock::MOMENT;
 /// Looks until the processor is given away.
 const SPINS: u32 = 16;
 const MILLISECOND: u64 = 1_000_000;
@@ -29,8 +29,8 @@ static LOOKS: LookHistory<'static> = {
 
 /// Until when a call waits that is told of in milliseconds; 0: for as long as it takes.
 pub(crate) fn deadline_after(milliseconds: u32) -> Deadline {
-    let limit =
-        (milliseconds != 0).then(|| clock::nanoseconds() + u64::from(milliseconds) * MILLISECOND);
+    let limit = (milliseconds != 0)
+        .then(|| tsc_clock::nanoseconds() + u64::from(milliseconds) * MILLISECOND);
     Deadline::Until(limit)
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn is_over(deadline: Deadline) -> bool {
     match deadline {
         Deadline::Never => true,
         Deadline::Until(None) => false,
-        Deadline::Until(Some(_)) => deadline.is_over(clock::nanoseconds()),
+        Deadline::Until(Some(_)) => deadline.is_over(tsc_clock::nanoseconds()),
     }
 }
 

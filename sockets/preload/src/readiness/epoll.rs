@@ -11,9 +11,9 @@ use omniverb_connection::readiness::{Deadline, Slept, Timeout, WaitSources, wait
 
 use super::poll::is_on;
 use crate::carry::{self, CarriedSet};
-use crate::clock;
 use crate::errno::{errno, fails};
 use crate::light::{self, LightSet, Sleeper};
+use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 type Events<'a> = UserSliceMut<'a, epoll_event>;
@@ -44,7 +44,7 @@ fn wait_in_set<'a>(
     }
     let light = if light::is_here() { LightSet::of(set, events, mask) } else { None };
     let deadline = match light {
-        Some(_) => timeout.deadline(clock::nanoseconds()),
+        Some(_) => timeout.deadline(tsc_clock::nanoseconds()),
         None => Deadline::Never,
     };
     let carried = CarriedSet::of(set, events, timeout);
@@ -155,11 +155,11 @@ impl<'a, N: Fn(Events<'a>, Option<Timeout>) -> c_int> WaitSources for Call<'a, N
 
     fn sleep(&mut self) -> Result<Slept<c_int>, c_int> {
         let Self { events, limit, deadline, carried, beneath, sleeper, was_asked } = self;
-        let began = clock::milliseconds();
+        let began = tsc_clock::milliseconds();
         beneath.is_nudged.set(false);
         let mut sleep = |limit: Timeout| match beneath.light.zip(sleeper.take()) {
             Some((light, sleeper)) => {
-                let part = limit.deadline(clock::nanoseconds()).or_earlier(None);
+                let part = limit.deadline(tsc_clock::nanoseconds()).or_earlier(None);
                 let until = Deadline::Until(deadline.or_earlier(part));
                 light.sleep(sleeper, until).map_or_else(fails, |()| beneath.ask(*events))
             }
@@ -176,7 +176,7 @@ impl<'a, N: Fn(Events<'a>, Option<Timeout>) -> c_int> WaitSources for Call<'a, N
             *was_asked = true;
             !light::is_over(*deadline)
         } else if beneath.is_nudged.get() {
-            *limit = limit.after_milliseconds(clock::milliseconds().saturating_sub(began));
+            *limit = limit.after_milliseconds(tsc_clock::milliseconds().saturating_sub(began));
             true
         } else {
             *limit = rest.unwrap_or(Timeout::Zero);

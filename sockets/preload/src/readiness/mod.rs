@@ -4,7 +4,7 @@
 //! translation; [`epoll`] waits in a set. Where no descriptor has anything to do with a transport
 //! the program's own call is made as it is.
 
-mod descriptor_table;
 pub(crate) mod epoll;
+mod fd_table_size;
 pub(crate) mod poll;
 pub(crate) mod select;

@@ -10,12 +10,12 @@ use libc::{pollfd, sigset_t};
 use omniverb_connection::readiness::{Deadline, Slept, Timeout, WaitSources, wait_loop};
 
 use crate::carry::{self, PolledLinks};
-use crate::clock;
 use crate::errno::{errno, fails};
 use crate::kernel_poll;
 use crate::light::{self, PolledConnections};
 use crate::next_library;
 use crate::transport::Transport;
+use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// How many descriptors have something to tell, or errno.
@@ -173,10 +173,10 @@ impl<'a> Call<'a> {
         timeout: Timeout,
     ) -> Self {
         let deadline = match beside {
-            Some(_) if timeout != Timeout::Zero => timeout.deadline(clock::nanoseconds()),
+            Some(_) if timeout != Timeout::Zero => timeout.deadline(tsc_clock::nanoseconds()),
             _ => Deadline::Never,
         };
-        let began = clock::now();
+        let began = tsc_clock::now();
         let is_ready = false;
         Self { all, beside, has_kernels, links, mask, timeout, deadline, began, is_ready }
     }
@@ -306,7 +306,7 @@ impl WaitSources for Call<'_> {
         }
         Ok(match self.tell(got) {
             // Doorbells are rung for others, too.
-            0 if self.beside.is_some() && !self.deadline.is_over(clock::nanoseconds()) => {
+            0 if self.beside.is_some() && !self.deadline.is_over(tsc_clock::nanoseconds()) => {
                 Slept::Woken
             }
             0 => Slept::TimeIsOver,

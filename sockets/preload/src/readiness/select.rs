@@ -16,12 +16,12 @@ use libc::{fd_set, pollfd, sigset_t, timeval};
 use omniverb_connection::readiness::select_sets::{self, BITS, FDS, Words};
 use omniverb_connection::readiness::{Deadline, Timeout};
 
-use super::descriptor_table;
+use super::fd_table_size;
 use super::poll::{concerns, is_on, kernel, poll_list, unconcerned, unknown};
 use crate::carry;
-use crate::clock;
 use crate::errno::{errno, fails};
 use crate::light;
+use crate::tsc_clock;
 use crate::user_memory::{UserFdSets, UserPtr, UserPtrMut};
 
 const _: () = assert!(FDS == libc::FD_SETSIZE && size_of::<fd_set>() == FDS / 8);
@@ -41,7 +41,7 @@ impl<'a> KernelSets<'a> {
             return Some(Self { sets, end });
         }
         // Where the size is unknown the kernel knows of no light one.
-        let size = descriptor_table::size().or_else(|| light::is_here().then_some(FDS))?;
+        let size = fd_table_size::size().or_else(|| light::is_here().then_some(FDS))?;
         let end = end.min(size);
         Some(Self { sets, end })
     }
@@ -142,7 +142,7 @@ fn select_concerned(
     mask: UserPtr<'_, sigset_t>,
     native: impl Fn() -> c_int,
 ) -> c_int {
-    let began = if matches!(timeout, Timeout::Within(_)) { clock::nanoseconds() } else { 0 };
+    let began = if matches!(timeout, Timeout::Within(_)) { tsc_clock::nanoseconds() } else { 0 };
     let mut outcome = Outcome::Failed(libc::ENOMEM);
     light::with_list(count, |list| {
         // Another thread may change the sets meanwhile: a list of fewer.
@@ -163,7 +163,7 @@ fn select_concerned(
         Outcome::Told(count) => count,
     };
     if let (Some(left), Timeout::Within(_)) = (left, timeout) {
-        let gone = clock::nanoseconds().saturating_sub(began);
+        let gone = tsc_clock::nanoseconds().saturating_sub(began);
         let (tv_sec, tv_nsec) = timeout.after(gone).time().unwrap_or((0, 0));
         let error = errno();
         left.write(timeval { tv_sec, tv_usec: tv_nsec / 1000 });
@@ -210,7 +210,7 @@ fn select_list(
             };
         }
         if let Some(first) = all.iter().find(|one| select_sets::is_bad(one.revents)) {
-            if !descriptor_table::is_past_end(descriptor(first)) {
+            if !fd_table_size::is_past_end(descriptor(first)) {
                 return Outcome::Failed(libc::EBADF);
             }
             all.iter_mut().filter(|one| select_sets::is_bad(one.revents)).for_each(leave_out);
@@ -222,8 +222,11 @@ fn select_list(
             one.events = 0;
             leave_out(one);
         }
-        let rest =
-            if timeout == Timeout::Zero { timeout } else { deadline.left(clock::nanoseconds()) };
+        let rest = if timeout == Timeout::Zero {
+            timeout
+        } else {
+            deadline.left(tsc_clock::nanoseconds())
+        };
         found = poll_list(all, rest, mask, |all| kernel(all, rest, mask).unwrap_or_else(fails));
     }
 }

@@ -2,8 +2,8 @@
 
 use core::ffi::c_int;
 
-use super::lists::UserSliceMut;
 use super::pointers::During;
+use super::slices::UserSliceMut;
 
 /// The sets of a call: to read, to write, for the rest. Each may be null.
 #[derive(Clone, Copy, Debug)]

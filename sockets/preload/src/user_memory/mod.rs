@@ -7,21 +7,21 @@
 //! (`is_readable`) before they are read, and a call of others is left to the kernel, which says
 //! `EFAULT`. Bytes that are moved are not asked about.
 
-mod arguments;
-mod buffers;
+mod c_stream;
 mod fd_sets;
-mod files;
-mod lists;
-mod messages;
-mod parts;
+mod ioctl_fcntl_argument;
+mod iovec;
+mod msghdr;
 mod pointers;
 mod readable_pages;
+mod slices;
+mod value_result_buffer;
 
-pub(crate) use arguments::{UserCommand, UserRequest, UserSystemCall};
-pub(crate) use buffers::{Length, UserBuffer};
+pub(crate) use c_stream::UserFile;
 pub(crate) use fd_sets::UserFdSets;
-pub(crate) use files::UserFile;
-pub(crate) use lists::{UserPointers, UserSlice, UserSliceMut};
-pub(crate) use messages::{UserMessage, UserMessageMut, UserMessages};
-pub use parts::UserPart;
+pub(crate) use ioctl_fcntl_argument::{UserCommand, UserRequest, UserSystemCall};
+pub use iovec::UserPart;
+pub(crate) use msghdr::{UserMessage, UserMessageMut, UserMessages};
 pub(crate) use pointers::{CallFrame, UserPtr, UserPtrMut};
+pub(crate) use slices::{UserPointers, UserSlice, UserSliceMut};
+pub(crate) use value_result_buffer::{Length, UserBuffer};

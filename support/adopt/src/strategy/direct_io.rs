@@ -21,8 +21,8 @@
 // the clocks of its threads.
 
 use super::move_cost::MoveNecessity;
+use crate::address_space_sharers::SharingProcesses;
 use crate::kernel_page_users::shares_files;
-use crate::memory_sharers::SharingProcesses;
 use crate::proc_task_files::{self, for_each_number, open_directory, read_start};
 use core::ops::ControlFlow;
 use core::time::Duration;

@@ -8,8 +8,8 @@ mod userfaultfd;
 
 pub(crate) use userfaultfd::{forget_in_child, keep};
 
+use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
-use crate::memory_sharers::SharingProcesses;
 use crate::movable_range::{kernel_may_store, thread_count};
 use crate::stretch_move::StretchMove;
 use move_cost::{DescriptorScanTime, KnownObstacle, MoveNecessity};

@@ -19,8 +19,8 @@
 
 use super::direct_io::{self, DirectIoDescriptors};
 use super::move_cost::{DescriptorScanTime, KnownObstacle, MoveNecessity};
+use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
-use crate::memory_sharers::SharingProcesses;
 use crate::stretch_move::{PAGE_BYTES, StretchMove};
 use core::cell::UnsafeCell;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};

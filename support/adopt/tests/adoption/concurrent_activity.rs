@@ -2,7 +2,7 @@
 //! and an operator that kills the helper.
 
 use crate::page_contents::scramble;
-use crate::raw_system_calls::{self, Memory, PAGE};
+use crate::raw_syscall_helpers::{self, Memory, PAGE};
 use crate::stress::{StopOnDrop, count_in, cycle};
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
@@ -117,8 +117,8 @@ pub fn gives_up() -> Outcome {
     thread::scope(|scope| {
         // Closed with this scope, whatever becomes of it, which ends the wait, too.
         let mut release = release;
-        let busy = scope.spawn(|| raw_system_calls::uninterruptible_until(byte.as_fd()));
-        let sleeper = scope.spawn(|| raw_system_calls::epoll_nap(NAP_MS));
+        let busy = scope.spawn(|| raw_syscall_helpers::uninterruptible_until(byte.as_fd()));
+        let sleeper = scope.spawn(|| raw_syscall_helpers::epoll_nap(NAP_MS));
         thread::sleep(Duration::from_millis(50));
         for _ in 0..3 {
             assert_eq!(attempt(), Err(AdoptError::Busy));
@@ -137,7 +137,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let buffer = Memory::heap(5 * PAGE + 600);
     let stop = AtomicBool::new(false);
-    let signal = raw_system_calls::count_signals();
+    let signal = raw_syscall_helpers::count_signals();
     let sent = AtomicUsize::new(0);
     thread::scope(|scope| {
         let stopping = StopOnDrop(&stop);
@@ -146,7 +146,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
         let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
         let (stop, sent) = (&stop, &sent);
         let counter = scope.spawn(move || {
-            tell.send(raw_system_calls::own_thread()).unwrap();
+            tell.send(raw_syscall_helpers::own_thread()).unwrap();
             let count = count_in(&words, stop);
             // Alive until the last signal was sent to this thread.
             let _ = all_sent.recv();
@@ -155,7 +155,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
         let target = told.recv().unwrap();
         let sender = scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                let more = usize::from(raw_system_calls::send_to_thread(target, signal));
+                let more = usize::from(raw_syscall_helpers::send_to_thread(target, signal));
                 sent.fetch_add(more, Ordering::Relaxed);
                 thread::sleep(Duration::from_micros(20));
             }
@@ -170,7 +170,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
         sender.join().unwrap();
         counter.join().unwrap();
     });
-    let (received, sent) = (raw_system_calls::signals_counted(), sent.into_inner());
+    let (received, sent) = (raw_syscall_helpers::signals_counted(), sent.into_inner());
     assert!(received > 100 && received == sent, "{received} signals received of {sent}");
     Ok(())
 }
@@ -190,7 +190,7 @@ pub fn privileges_given_up() -> Outcome {
             let stop = &stop;
             move || count_in(&words, stop)
         });
-        raw_system_calls::give_up_privileges();
+        raw_syscall_helpers::give_up_privileges();
         crate::give_back(pages, &Strategy::ALL);
         peer.fill(0xEE);
         thread::sleep(Duration::from_millis(10));
@@ -212,7 +212,7 @@ pub fn helper_is_killed() -> Outcome {
     if std::fs::read(&listing).is_err() {
         return Err("this kernel does not list children".into());
     }
-    let killer = raw_system_calls::start_child(|| {
+    let killer = raw_syscall_helpers::start_child(|| {
         let own = i32::try_from(std::process::id()).unwrap();
         let mut round = 0u64;
         loop {
@@ -226,7 +226,7 @@ pub fn helper_is_killed() -> Outcome {
                         std::hint::spin_loop();
                     }
                     // A number is not used again so soon.
-                    raw_system_calls::kill(child);
+                    raw_syscall_helpers::kill(child);
                 }
             }
         }
@@ -271,8 +271,8 @@ pub fn helper_is_killed() -> Outcome {
         drop(stopping);
         counter.join().expect("a store was lost");
     });
-    raw_system_calls::kill(killer);
-    raw_system_calls::reap(killer);
+    raw_syscall_helpers::kill(killer);
+    raw_syscall_helpers::reap(killer);
     assert!(moved > 0 && failed > 0, "{moved} moves, {failed} killed: too one-sided to tell");
     Ok(())
 }

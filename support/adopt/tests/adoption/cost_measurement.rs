@@ -1,6 +1,6 @@
 //! What adoption and release cost, per size and strategy: the table of the decision record.
 
-use crate::raw_system_calls::{Memory, in_child};
+use crate::raw_syscall_helpers::{Memory, in_child};
 use crate::require;
 use omniverb_adopt::{Access, Strategy, adopt_with};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: descriptors by number, as a C program has them, and `unshare`.
 
-use crate::raw_system_calls::{Memory, PAGE};
+use crate::raw_syscall_helpers::{Memory, PAGE};
 use crate::stress::StopOnDrop;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
@@ -172,7 +172,7 @@ pub fn in_another_process() -> Outcome {
     drop(file);
     let refused = userfault(memory);
     stop.store(true, Ordering::Relaxed);
-    crate::raw_system_calls::reap(child);
+    crate::raw_syscall_helpers::reap(child);
     assert_eq!(refused, Some(AdoptError::NotPermitted));
     assert_eq!(userfault(memory), None);
     Ok(())

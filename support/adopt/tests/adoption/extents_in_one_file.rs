@@ -1,7 +1,7 @@
 //! Several extents in one file, side by side there and in memory, so that the kernel joins their
 //! mappings; with others' bytes before and behind them.
 
-use crate::raw_system_calls::{Memory, PAGE, in_child};
+use crate::raw_syscall_helpers::{Memory, PAGE, in_child};
 use crate::{Outcome, require};
 use omniverb_adopt::{Access, AdoptedPages, Strategy, adopt_onto};
 use omniverb_sys::{Extent, memfd};

@@ -1,6 +1,6 @@
 //! After `fork()` parent and child have separate memory.
 
-use crate::raw_system_calls::{Memory, PAGE, in_child};
+use crate::raw_syscall_helpers::{Memory, PAGE, in_child};
 use crate::{Outcome, require};
 use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,11 +48,11 @@ pub fn raw_clone() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);
     memory.set(0, 9);
     let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
-    let status = crate::raw_system_calls::in_raw_child(move || memory.set(0, 1));
+    let status = crate::raw_syscall_helpers::in_raw_child(move || memory.set(0, 1));
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
     assert_eq!(memory.get(0), 9);
     crate::give_back(pages, &Strategy::ALL);
-    let status = crate::raw_system_calls::in_raw_child(move || {
+    let status = crate::raw_syscall_helpers::in_raw_child(move || {
         assert_eq!(memory.get(0), 9);
         memory.set(0, 1);
     });

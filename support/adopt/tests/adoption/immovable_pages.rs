@@ -1,7 +1,7 @@
 //! What stays where it is.
 
 use crate::Outcome;
-use crate::raw_system_calls::{Memory, PAGE, make_aio_context};
+use crate::raw_syscall_helpers::{Memory, PAGE, make_aio_context};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::OpenOptions;
 use std::hint::black_box;

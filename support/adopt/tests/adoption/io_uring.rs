@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: raw system calls.
 
-use crate::raw_system_calls::{Memory, PAGE, kill, reap, start_child};
+use crate::raw_syscall_helpers::{Memory, PAGE, kill, reap, start_child};
 use crate::{Outcome, cycles};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt};
 use std::io::{Read, Write};

@@ -7,6 +7,7 @@
 //! soak` does); without it they are few, and end after some time. `OMNIVERB_ADOPT_DEVICE` names a
 //! device of memory that most of them move pages onto instead of a memfd; for virtual machines.
 
+mod address_space_sharers;
 mod concurrent_activity;
 mod cost_measurement;
 mod direct_io;
@@ -17,10 +18,9 @@ mod io_uring;
 mod many_descriptors;
 mod memfd_access;
 mod memory_device;
-mod memory_sharers;
 mod page_contents;
 mod program_memory_policies;
-mod raw_system_calls;
+mod raw_syscall_helpers;
 mod rlimits;
 mod stress;
 
@@ -126,22 +126,28 @@ const SCENARIOS: &[Scenario] = &[
     scenario("ring_buffers_stay", io_uring::buffers_registered_since),
     scenario("ring_buffers_meanwhile", io_uring::buffers_registered_meanwhile),
     scenario("ring_receives_while_pages_move", io_uring::receives_while_pages_move),
-    scenario("sharer_excludes_single", memory_sharers::one_thread_is_not_alone),
-    scenario("sharer_stores_userfault", || memory_sharers::stores(Strategy::Userfault)),
-    scenario("sharer_stores_stop", || memory_sharers::stores(Strategy::Stop)),
-    scenario("sharer_stores_from_afar", memory_sharers::stores_from_afar),
-    scenario("sharers_come_and_go", memory_sharers::come_and_go),
-    scenario("sharers_come_and_go_anew", memory_sharers::come_and_go_anew),
-    scenario("sharer_is_no_forked_child", memory_sharers::forked_children_are_not_in_the_way),
-    scenario("neighbours_move_pages", memory_sharers::neighbours_move_pages),
-    scenario("neighbours_not_comparable", memory_sharers::neighbours_that_cannot_be_compared),
-    as_nobody("nobody_neighbours_move_pages", memory_sharers::neighbours_move_pages),
+    scenario("sharer_excludes_single", address_space_sharers::one_thread_is_not_alone),
+    scenario("sharer_stores_userfault", || address_space_sharers::stores(Strategy::Userfault)),
+    scenario("sharer_stores_stop", || address_space_sharers::stores(Strategy::Stop)),
+    scenario("sharer_stores_from_afar", address_space_sharers::stores_from_afar),
+    scenario("sharers_come_and_go", address_space_sharers::come_and_go),
+    scenario("sharers_come_and_go_anew", address_space_sharers::come_and_go_anew),
+    scenario(
+        "sharer_is_no_forked_child",
+        address_space_sharers::forked_children_are_not_in_the_way,
+    ),
+    scenario("neighbours_move_pages", address_space_sharers::neighbours_move_pages),
+    scenario(
+        "neighbours_not_comparable",
+        address_space_sharers::neighbours_that_cannot_be_compared,
+    ),
+    as_nobody("nobody_neighbours_move_pages", address_space_sharers::neighbours_move_pages),
     as_nobody(
         "nobody_neighbours_not_comparable",
-        memory_sharers::neighbours_that_cannot_be_compared,
+        address_space_sharers::neighbours_that_cannot_be_compared,
     ),
-    as_nobody("nobody_sharer_excludes_single", memory_sharers::one_thread_is_not_alone),
-    as_nobody("nobody_sharer_stores_stop", || memory_sharers::stores(Strategy::Stop)),
+    as_nobody("nobody_sharer_excludes_single", address_space_sharers::one_thread_is_not_alone),
+    as_nobody("nobody_sharer_stores_stop", || address_space_sharers::stores(Strategy::Stop)),
     as_nobody("nobody_refused_ring", io_uring::without_mapping),
     as_nobody("nobody_refused_ring_buffers", io_uring::registered_only_with_buffers),
     as_nobody("nobody_refused_ring_waited_for", io_uring::registered_only_and_waited_for),
@@ -172,7 +178,11 @@ pub fn cycles_are_given() -> bool {
 }
 
 /// Adopts pages, however often that has to be tried on a busy machine.
-pub fn take(memory: raw_system_calls::Memory, access: Access, strategy: Strategy) -> AdoptedPages {
+pub fn take(
+    memory: raw_syscall_helpers::Memory,
+    access: Access,
+    strategy: Strategy,
+) -> AdoptedPages {
     loop {
         match adopt_somewhere(memory, access, &[strategy]) {
             Err(AdoptError::Busy) => {}
@@ -191,7 +201,7 @@ pub fn give_back(mut pages: AdoptedPages, ways: &[Strategy]) {
 
 /// Why a strategy cannot be tried here, if so.
 pub fn require(strategy: Strategy) -> Outcome {
-    let memory = raw_system_calls::Memory::anonymous(raw_system_calls::PAGE);
+    let memory = raw_syscall_helpers::Memory::anonymous(raw_syscall_helpers::PAGE);
     let mut outcome = adopt_somewhere(memory, Access::ReadWrite, &[strategy]);
     while outcome.as_ref().err() == Some(&AdoptError::Busy) {
         outcome = adopt_somewhere(memory, Access::ReadWrite, &[strategy]);
@@ -207,10 +217,10 @@ pub fn require(strategy: Strategy) -> Outcome {
 }
 
 fn run(scenario: &Scenario) -> &'static str {
-    let status = raw_system_calls::in_child(|| {
-        raw_system_calls::set_deadline(DEADLINE_SECONDS.max(cycles(0)));
+    let status = raw_syscall_helpers::in_child(|| {
+        raw_syscall_helpers::set_deadline(DEADLINE_SECONDS.max(cycles(0)));
         if scenario.unprivileged {
-            raw_system_calls::become_nobody();
+            raw_syscall_helpers::become_nobody();
         }
         if let Err(reason) = (scenario.run)() {
             println!("    skipped: {reason}");

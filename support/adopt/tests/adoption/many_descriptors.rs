@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: descriptors by number, as a C program has them; a filter of system calls.
 
-use crate::raw_system_calls::{Memory, PAGE};
+use crate::raw_syscall_helpers::{Memory, PAGE};
 use crate::{Outcome, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::panic::{AssertUnwindSafe, catch_unwind};

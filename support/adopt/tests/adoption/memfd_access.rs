@@ -1,7 +1,7 @@
 //! What a peer can reach through the memfd, and what the program may do to adopted pages.
 
 use crate::page_contents::file_of;
-use crate::raw_system_calls::{Memory, PAGE, descriptor_is_open, take_over_descriptor};
+use crate::raw_syscall_helpers::{Memory, PAGE, descriptor_is_open, take_over_descriptor};
 use crate::{Outcome, require};
 use omniverb_adopt::{Access, Strategy, adopt};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -212,7 +212,7 @@ pub fn program_closes_descriptor() -> Outcome {
         let number = pages.memfd().as_raw_fd();
         take_over_descriptor(number);
         memory.set(0, 1);
-        assert_eq!(crate::raw_system_calls::in_child(|| assert_eq!(memory.get(0), 1)), 0);
+        assert_eq!(crate::raw_syscall_helpers::in_child(|| assert_eq!(memory.get(0), 1)), 0);
         crate::give_back(pages, &[strategy]);
         assert!(descriptor_is_open(number), "the program's own file was closed");
         assert_eq!((memory.get(0), memory.get(1)), (1, 0));
@@ -225,11 +225,11 @@ pub fn program_closes_descriptor() -> Outcome {
 /// A daemon that closed its standard streams does not get the memory under one of their numbers.
 pub fn closed_standard_streams() -> Outcome {
     let memory = Memory::anonymous(2 * PAGE);
-    let streams: Vec<_> = (0..3).map(crate::raw_system_calls::put_aside).collect();
+    let streams: Vec<_> = (0..3).map(crate::raw_syscall_helpers::put_aside).collect();
     let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
     let number = pages.memfd().as_raw_fd();
     for (stream, copy) in streams.iter().enumerate() {
-        crate::raw_system_calls::put_back(*copy, stream as i32);
+        crate::raw_syscall_helpers::put_back(*copy, stream as i32);
     }
     assert!(number > 2);
     crate::give_back(pages, &Strategy::ALL);

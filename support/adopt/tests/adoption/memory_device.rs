@@ -1,7 +1,7 @@
 //! Pages on a device of memory, as a virtual machine has one, instead of a memfd: what the others
 //! try, where there is one, and what is otherwise there.
 
-use crate::raw_system_calls::{Memory, PAGE, in_child};
+use crate::raw_syscall_helpers::{Memory, PAGE, in_child};
 use crate::{Outcome, give_back, take};
 use omniverb_adopt::{Access, AdoptError, AdoptedPages, Strategy, adopt_onto, adopt_with};
 use omniverb_sys::Extent;

@@ -1,6 +1,6 @@
 //! Contents survive the way out and back, in every size and alignment.
 
-use crate::raw_system_calls::{Memory, PAGE, errno, set_errno, signal_mask};
+use crate::raw_syscall_helpers::{Memory, PAGE, errno, set_errno, signal_mask};
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::os::unix::fs::{FileExt, MetadataExt};

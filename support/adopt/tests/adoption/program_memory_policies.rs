@@ -1,7 +1,7 @@
 //! What the program arranges for its own memory while pages move: it is respected, and a move never
 //! waits for itself.
 
-use crate::raw_system_calls::{self, Memory, PAGE};
+use crate::raw_syscall_helpers::{self, Memory, PAGE};
 use crate::stress::StopOnDrop;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt_with};
@@ -19,7 +19,7 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 /// mapped at that place then may be the very pages that the contents are copied to.
 pub fn own_peer(strategy: Strategy) -> Outcome {
     require(strategy)?;
-    raw_system_calls::set_deadline(DEADLINE_SECONDS);
+    raw_syscall_helpers::set_deadline(DEADLINE_SECONDS);
     let buffer = Memory::anonymous(16 * PAGE);
     buffer.fill(7);
     let stop = AtomicBool::new(false);
@@ -64,7 +64,7 @@ fn strategy_out(back: Strategy) -> Strategy {
 /// pages that may not be written, and stores into those that may be.
 pub fn protection_holds() -> Outcome {
     require(Strategy::Stop)?;
-    raw_system_calls::set_deadline(DEADLINE_SECONDS);
+    raw_syscall_helpers::set_deadline(DEADLINE_SECONDS);
     let buffer = Memory::anonymous(8 * PAGE);
     buffer.fill(7);
     let zeros = File::open("/dev/zero").unwrap();

@@ -2,7 +2,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: limits of the process, and mappings until there may be no more.
 
-use crate::raw_system_calls::{Memory, PAGE, pipe, reap_status, start_child};
+use crate::raw_syscall_helpers::{Memory, PAGE, pipe, reap_status, start_child};
 use crate::{Outcome, take};
 use omniverb_adopt::{Access, AdoptError, AdoptedPages, ReleaseError, Strategy, adopt};
 use rustix::fs::fstat;

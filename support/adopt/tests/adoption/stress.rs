@@ -2,7 +2,7 @@
 //! them move out and back. A word that does not hold what its owner stored last is a lost store.
 
 use crate::page_contents::access;
-use crate::raw_system_calls::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
+use crate::raw_syscall_helpers::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
 use crate::{Outcome, cycles, cycles_are_given, require};
 use omniverb_adopt::{Access, Strategy};
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! Tests that every ring is found in the ready map.
 
-use crate::shared_memory::Words;
+use crate::loom_memory::Words;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::DoorbellPage;

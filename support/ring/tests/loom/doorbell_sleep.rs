@@ -9,7 +9,7 @@
 //! places where the millisecond can end, seen from the ringer: before it publishes, between
 //! publishing and looking, and when it is done.
 
-use crate::shared_memory::Words;
+use crate::loom_memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::DoorbellPage;

@@ -10,6 +10,6 @@
 mod doorbell;
 mod doorbell_sleep;
 mod grant_revocation;
+mod loom_memory;
 mod payload_source_revocation;
-mod shared_memory;
 mod spsc;

@@ -1,6 +1,6 @@
 //! Tests one producer and one consumer on a ring so small that it wraps.
 
-use crate::shared_memory::Words;
+use crate::loom_memory::Words;
 use loom::thread;
 use omniverb_ring::{Consumer, Producer, UserMemory};
 

@@ -1,3 +1,3 @@
 //! Scaffolding: what tests and fuzzers call. Not in products.
 
-pub mod fuzz;
+pub mod fuzz_entry_points;

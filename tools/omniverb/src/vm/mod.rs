@@ -6,10 +6,10 @@
 mod address_message;
 mod agent;
 mod agent_shared_memory;
+mod create_guest_memory_file;
 mod device_opener;
 mod emulated_processors;
 mod engine_wakes;
-mod guest_memory_backend;
 mod guest_window_discovery;
 mod list_machines;
 mod machine_folder;
@@ -120,7 +120,7 @@ pub(crate) fn run(
     let mut wanted = wanted(Windows { way: windows.way.with(program, arguments), ..windows })?;
     name(text)?;
     if shared {
-        wanted.memory = Some(guest_memory_backend::bytes(arguments, all_bytes(wanted))?);
+        wanted.memory = Some(create_guest_memory_file::bytes(arguments, all_bytes(wanted))?);
     }
     let memory = qemu_options::memory(arguments, all_bytes(wanted))?;
     let room = Room { memory, processors: emulated_processors::room(arguments)? };
@@ -136,7 +136,7 @@ pub(crate) fn run(
     let mut words = qemu_options::words(&windows, &kept.port_path, room, more);
     if let (Some(file), Some(bytes)) = (&kept.memory, wanted.memory) {
         fcntl_setfd(file, FdFlags::empty())?;
-        words.extend(guest_memory_backend::words(
+        words.extend(create_guest_memory_file::words(
             &format!("/proc/self/fd/{}", file.as_raw_fd()),
             bytes,
         ));

@@ -10,7 +10,7 @@
 mod wait_any;
 mod window_holder;
 
-use super::guest_memory_backend::Memory;
+use super::create_guest_memory_file::Memory;
 use super::machine_folder::{MachineFolder, User};
 use super::machine_window::Window;
 use super::pair_windows::{Pair, Pairs, ledger};

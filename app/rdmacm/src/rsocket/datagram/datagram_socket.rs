@@ -26,7 +26,7 @@ use crate::rsocket::flow_control::ReadMode;
 use crate::rsocket::iovec::IovecCursor;
 use crate::rsocket::queue_pair::Queues;
 use crate::rsocket::readiness_wait::WaitableState;
-use crate::rsocket::shared_wait::SharedWait;
+use crate::rsocket::waiter_election::WaiterElection;
 
 /// Of so many looks at least one is for the kernel, however much comes to the queue pair.
 const TURNS: u32 = 16;
@@ -88,7 +88,7 @@ pub(crate) struct Inner {
     pub(super) arrived: VecDeque<ArrivedDatagram>,
     /// How many of them came through the kernel.
     pub(super) kept: usize,
-    gate: SharedWait,
+    gate: WaiterElection,
     pub(super) health: QpHealth,
     /// It may have completed more than was taken.
     pub(super) has_more: bool,
@@ -134,7 +134,7 @@ impl Inner {
             connected: None,
             arrived: VecDeque::new(),
             kept: 0,
-            gate: SharedWait::default(),
+            gate: WaiterElection::default(),
             health: QpHealth::New,
             has_more: false,
             news: EventFd::new().map_err(|_| Errno::EMFILE)?,
@@ -368,7 +368,7 @@ impl WaitableState for Inner {
         self.port.as_ref().map(UdPort::queues)
     }
 
-    fn gate(&mut self) -> &mut SharedWait {
+    fn gate(&mut self) -> &mut WaiterElection {
         &mut self.gate
     }
 

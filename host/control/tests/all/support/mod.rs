@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod client_process;
-pub mod machine;
-pub mod machine_and_neighbour;
-pub mod machine_network;
+pub mod fake_vm_proxy;
 pub mod namespaces;
 pub mod operator;
 #[path = "../../../../../tools/omniverb/src/status_pages.rs"]
 mod pages;
+pub mod vm_and_neighbour;
+pub mod vm_network_namespace;
 
 pub const AREA_BYTES: u64 = (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64;
 

@@ -1,7 +1,7 @@
 //! Tests that nothing is acknowledged for an application whose process has ended.
 
-use super::application_and_qp::{Side, side};
 use super::late_payload::talk;
+use super::one_side::{Side, side};
 use crate::command::feature;
 use omniverb_link::Request;
 use omniverb_link::record::{FIRST, LAST};

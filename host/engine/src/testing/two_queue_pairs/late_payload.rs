@@ -1,6 +1,6 @@
 //! Tests payload that the application fills into the ring very late.
 
-use super::application_and_qp::{Side, side};
+use super::one_side::{Side, side};
 use super::source_region::{KEY, Shelf};
 use crate::command::feature;
 use crate::pages::mapped_memory_budget::Mappings;

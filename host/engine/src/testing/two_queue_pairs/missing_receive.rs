@@ -1,7 +1,7 @@
 //! Tests a receive that is posted late between two Omniverbs.
 
-use super::application_and_qp::{RECEIVE, Side, side_with};
 use super::late_payload::talk;
+use super::one_side::{RECEIVE, Side, side_with};
 use crate::command::feature;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};

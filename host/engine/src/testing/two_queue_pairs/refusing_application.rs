@@ -2,7 +2,7 @@
 //!
 //! What it said before is passed on, in order, and the refusal last.
 
-use super::application_and_qp::{Side, side};
+use super::one_side::{Side, side};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey, Service};

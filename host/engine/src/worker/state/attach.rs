@@ -3,7 +3,7 @@
 use super::State;
 use crate::command::{Attach, Event, feature};
 use crate::event_queues::Posted;
-use crate::kept_memory::HolderPath;
+use crate::kept_memory_limits::HolderPath;
 use crate::network::roce_port::Sockets;
 use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::connection_parameters::Trains;

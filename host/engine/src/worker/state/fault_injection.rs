@@ -1,8 +1,8 @@
 //! Delays and damages arriving packets of a vNIC with injected faults.
 
 use super::State;
-use crate::network::forwarding::LinkLocation;
 use crate::network::handshake_datagram;
+use crate::network::local_forwarding::LinkLocation;
 use crate::network::packet_train::Train;
 use crate::network::roce_port::Arrival;
 use crate::worker::fault_queue::FaultQueue;

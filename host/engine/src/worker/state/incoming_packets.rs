@@ -3,8 +3,8 @@
 use super::State;
 use crate::command::{Event, feature};
 use crate::network::early_packets::{Early, Redelivery};
-use crate::network::forwarding::LinkLocation;
 use crate::network::handshake_datagram::{self, Handshake};
+use crate::network::local_forwarding::LinkLocation;
 use crate::network::pending_probes::Number;
 use crate::network::roce_port::Arrival;
 use crate::network::train_numbering::Numbering;

@@ -2,10 +2,10 @@
 
 use super::{LINKS_PER_TURN, State};
 use crate::command::{Event, LimitUnit};
-use crate::network::forwarding::LinkLocation;
+use crate::network::local_forwarding::LinkLocation;
 use crate::network::packet_train::Train;
 use crate::network::roce_port::Sent;
-use crate::pacing::flow_control::PacketRoute;
+use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::worker::link::{Ends, Link, Reason, Served};
 use crate::worker::link_clock::Now;
 use crate::worker::pending_work::WorkLeft;

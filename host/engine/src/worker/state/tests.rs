@@ -3,7 +3,7 @@
 use super::State;
 use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
 use crate::event_queues::Events;
-use crate::kept_memory::Store;
+use crate::kept_memory_limits::Store;
 use crate::network::handshake_datagram;
 use crate::network::pending_probes::Questions;
 use crate::network::roce_port::Arrival;

@@ -16,7 +16,7 @@ pub mod opaque_directory;
 
 /// Whether these are the tests of `opaque_names.rs`.
 pub const OPAQUE_NAMES: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"opaque_names");
-/// Whether these are the tests of `restricted_access.rs`.
+/// Whether these are the tests of `directory_restricted_vnics.rs`.
 pub const RESTRICTED_ACCESS: bool =
     matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"restricted_access");
 /// Whether these are the tests of `packed_extents.rs`.
@@ -47,8 +47,8 @@ pub fn bench_closed(limits: Limits, numbers: &[u64]) -> Bench {
     )
 }
 
-/// A bench some of whose vNICs are virtual machines: so introduced or, in `restricted_access.rs`,
-/// as the directory says.
+/// A bench some of whose vNICs are virtual machines: so introduced or, in
+/// `directory_restricted_vnics.rs`, as the directory says.
 pub fn bench_of_machines(numbers: &[u64]) -> Bench {
     if RESTRICTED_ACCESS {
         let guests = opaque_directory::Guests(Access::Window, numbers.to_vec());

@@ -7,8 +7,8 @@ use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
 use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
 use super::super::{adaptive_spin, kernel_socket, published_bytes};
 use super::{Call, Step};
-use crate::clock;
 use crate::next_library;
+use crate::tsc_clock;
 use crate::user_memory::{UserMessageMut, UserSliceMut};
 
 impl<N: Fn() -> isize> Call<'_, N> {
@@ -91,7 +91,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let waits_for_all = self.has(libc::MSG_WAITALL) && self.is_waiting();
         if self.got == 0 && !(waits_for_all && self.waited_since.is_some()) {
             if waits_for_all {
-                self.waited_since = Some(clock::milliseconds());
+                self.waited_since = Some(tsc_clock::milliseconds());
             }
             return (self.native)();
         }
@@ -101,7 +101,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Receives so many bytes of the kernel's at most, behind what this call has got. All waits of
     /// the call together are no longer than the socket's limit (`SO_RCVTIMEO`), as in the kernel.
     fn wait_for(&mut self, most: usize, flags: c_int) -> isize {
-        let now = clock::milliseconds();
+        let now = tsc_clock::milliseconds();
         let began = *self.waited_since.get_or_insert(now);
         let has_waited = now > began && self.is_waiting();
         let limit = if has_waited { kernel_socket::receives_for(self.fd) } else { None };

@@ -2,8 +2,8 @@
 
 use super::refusal_code;
 use super::tracee::Tracee;
+use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
-use crate::memory_sharers::SharingProcesses;
 use crate::stretch_move::StretchMove;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rustix::fd::BorrowedFd;

@@ -2,7 +2,7 @@
 //!
 //! The calling thread makes a helper process that shares its memory, waits for it as after
 //! `vfork()`, and reaps it. The helper stops every other thread with ptrace, and those of
-//! all other processes in this memory (see `memory_sharers.rs`), copies, replaces, and
+//! all other processes in this memory (see `address_space_sharers.rs`), copies, replaces, and
 //! lets the threads go. Why not a signal handler in each thread instead: it would turn sleeping
 //! system calls into EINTR, run on stacks that may be too small for a signal frame, fail for
 //! threads that block the signal, and take a signal number from the program. A thread stopped by
@@ -27,8 +27,8 @@ mod helper_request;
 mod refusal_code;
 mod tracee;
 
+use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
-use crate::memory_sharers::SharingProcesses;
 use crate::stretch_move::{PAGE_BYTES, StagingPages, StretchMove};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};

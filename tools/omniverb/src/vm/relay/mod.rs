@@ -5,7 +5,7 @@
 //! bound, then the session that reads least ends; while the port takes nothing, no socket is read.
 //! The proxy does not read the port either then; the agent always does.
 
-mod port;
+mod serial_port_frames;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -13,10 +13,10 @@ mod tests;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::seqpacket;
-use port::Port;
-pub(super) use port::{Reads, Voice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serial_port_frames::Port;
+pub(super) use serial_port_frames::{Reads, Voice};
 pub(super) use session::Channel;
 use session::{End, Session, Waiting};
 use std::collections::BTreeMap;

@@ -1,0 +1,70 @@
+//! Drives one end of a trial: an application, and the engine's queue pair of its link.
+
+use super::super::fuzz_entry_points::{end, end_that_rings};
+use crate::kept_memory_limits::Allowance;
+use crate::queue_pair::connected_qp::Connected;
+use crate::queue_pair::connection_parameters::Trains;
+use omniverb_link::Endpoint;
+use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
+use omniverb_ring::shared_atomics::Ordering;
+use omniverb_ring::{Window, WordMemory};
+use omniverb_terms::{Psn, Qpn, Service};
+
+/// How many bytes a message may have.
+pub(super) const RECEIVE: usize = 200;
+const MTU: u8 = 1; // 256 bytes
+
+pub(super) struct Side {
+    pub(super) application: Endpoint,
+    pub(super) engine: Connected,
+    /// The application's page of the doorbell.
+    page: Window,
+}
+
+impl Side {
+    /// The application's process ends; the kernel says so.
+    pub(super) fn die(&self) {
+        self.page.store(LIFE_OFFSET, DIED, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn side(service: Service, features: u32) -> Side {
+    side_with(service, features, 7, 1 << 20)
+}
+
+/// Like `side`, with so many RNR retries, and so many receives of its own.
+pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives: u32) -> Side {
+    let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
+    let page = Window::private(PAGE_BYTES);
+    let mut application = end(&memory, 0).unwrap();
+    let far = end_that_rings(&memory, 1, page.clone()).unwrap();
+    application.publish_receiving(&ReceiveAttributes {
+        rq_psn: Psn::new(9),
+        path_mtu: MTU,
+        min_rnr_timer: 1,
+        max_dest_rd_atomic: 4,
+    });
+    application.publish_sending(&SendAttributes {
+        sq_psn: Psn::new(9),
+        timeout: 10,
+        retry_count: 7,
+        rnr_retry,
+        max_rd_atomic: 4,
+    });
+    application.publish_credits(receives, RECEIVE as u32);
+    application.open(0);
+    let allowance = Allowance::default();
+    let mut engine = Connected::new(
+        far,
+        service,
+        (Qpn(6), Qpn(6)),
+        features,
+        REQUEST_BYTES_MIN,
+        allowance,
+        if service == Service::Rc { Trains::AcknowledgementFirst } else { Trains::OneByOne },
+    );
+    engine.serve(1);
+    Side { application, engine, page }
+}

@@ -1,6 +1,0 @@
-/* What later.c is linked with: nothing else is made of it. */
-unsigned omniverb_private_version(void);
-unsigned omniverb_private_version(void)
-{
-    return 0;
-}
