@@ -11,8 +11,11 @@ pub const FREE_BYTES: u64 = 2 << 20;
 pub const FREE_BYTES_IN_ALL: u64 = 64 << 20;
 /// Bytes that are handed out for each byte that was moved by mediation.
 const FACTOR: u64 = 4;
-/// Least bytes to move before asking again after a refusal.
-const AGAIN_BYTES: u64 = 64 << 10;
+/// Least bytes to move before asking again after a refusal. Pages that their owner has just taken
+/// back can be had in a moment, so the first refusal costs a few small requests; each further one
+/// in a row costs twice as much, up to the last number.
+const AGAIN_BYTES_FIRST: u64 = 256;
+const AGAIN_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes of a region that may be on files, when so many have been moved.
 #[must_use]
@@ -59,6 +62,8 @@ pub struct KeyMoves {
     moved: u64,
     granted: u64,
     ask_at: u64,
+    /// In a row.
+    refusals: u32,
     question: GrantRequestState,
 }
 
@@ -101,6 +106,7 @@ impl KeyMoves {
     /// An extent was granted.
     pub fn granted(&mut self, bytes: u64) {
         self.drop_question();
+        self.refusals = 0;
         self.granted = self.granted.saturating_add(bytes);
         // The next one doubles what there is.
         let next = self.granted.saturating_add(self.granted.max(FREE_BYTES));
@@ -119,7 +125,10 @@ impl KeyMoves {
             Denial::ForNow => GrantRequestState::Open,
             Denial::ForGood => GrantRequestState::Closed,
         };
-        self.ask_at = self.moved.saturating_add((self.moved / 2).max(AGAIN_BYTES));
+        let least = AGAIN_BYTES_FIRST.checked_shl(self.refusals).unwrap_or(AGAIN_BYTES_MAX);
+        self.refusals = self.refusals.saturating_add(1);
+        let more = (self.moved / 2).max(least.min(AGAIN_BYTES_MAX));
+        self.ask_at = self.moved.saturating_add(more);
     }
 }
 
@@ -170,13 +179,48 @@ mod tests {
         assert!(allows(4 << 30, 1 << 30, u64::MAX) && !allows(u64::MAX, 0, u64::MAX));
     }
 
+    /// Moves so much at a time until it is to ask: how many bytes that takes.
+    fn until_asked(pace: &mut KeyMoves, length: u64) -> u64 {
+        let before = pace.moved;
+        while pace.moves(length) == Advice::GoOn {}
+        pace.moved - before
+    }
+
+    #[test]
+    fn a_refusal_of_the_moment_costs_a_few_small_requests() {
+        let mut pace = KeyMoves::default();
+        until_asked(&mut pace, 8);
+        pace.refused(Denial::ForNow);
+        assert!(until_asked(&mut pace, 8) / 8 <= 40);
+        pace.granted(4096);
+        assert_eq!(pace.refusals, 0);
+    }
+
+    #[test]
+    fn an_owner_that_always_refuses_is_asked_seldom() {
+        for length in [8, 4096] {
+            let mut pace = KeyMoves::default();
+            let asked = (0..(64 << 20) / length).filter(|_| {
+                pace.moves(length) == Advice::Ask && {
+                    pace.refused(Denial::ForNow);
+                    true
+                }
+            });
+            assert!(asked.count() <= 30, "{length}");
+        }
+        let mut pace = KeyMoves { refusals: u32::MAX, ..KeyMoves::default() };
+        until_asked(&mut pace, 8);
+        pace.refused(Denial::ForNow);
+        assert!(until_asked(&mut pace, 8) >= AGAIN_BYTES_MAX);
+    }
+
     #[test]
     fn a_refusal_is_final_unless_it_says_otherwise() {
         let mut pace = KeyMoves::default();
         assert_eq!(pace.moves(8), Advice::Ask);
         assert_eq!(pace.moves(8), Advice::GoOn, "one question at a time");
         pace.refused(Denial::ForNow);
-        assert_eq!([8, AGAIN_BYTES].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
+        assert_eq!([8, AGAIN_BYTES_FIRST].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
         assert_eq!(pace.moves(8), Advice::Ask);
         pace.refused(Denial::ForGood);
         assert_eq!([1 << 40, 8].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
