@@ -9,6 +9,7 @@
 use crate::seqpacket;
 use crate::unsolicited_fds::{self, PlainMessage};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,8 +21,13 @@ pub const HEAD_BYTES: usize = 40;
 pub const PAYLOAD_MAX: usize = 4352;
 /// Bytes of the longest message.
 pub const MESSAGE_MAX: usize = HEAD_BYTES + PAYLOAD_MAX;
-/// Messages that [`ProxiedSocket::forget`] takes at most: more than a queue has room for as a rule.
-const FORGOTTEN_MAX: usize = 1024;
+/// Budget: bytes of messages that may wait each way, if we may have so much; the kernel doubles it,
+/// for its own overhead. Datagrams of unreliable services have no other place to wait in while a
+/// thread at either end is not scheduled.
+const CARRIED_BUFFER_BYTES: usize = 4 << 20;
+/// Messages that [`ProxiedSocket::forget`] takes at most: more than a queue has room for, of which
+/// the kernel takes 768 bytes each or more.
+const FORGOTTEN_MAX: usize = 2 * CARRIED_BUFFER_BYTES / 512;
 /// What rings: one byte, shorter than the head of any datagram.
 const WORD: [u8; 1] = [1];
 
@@ -120,6 +126,11 @@ impl ProxiedSocket {
     /// `EMFILE` and the like.
     pub(crate) fn new(close: Closer) -> io::Result<ProxiedSocket> {
         let (socket, carriers_end) = seqpacket::pair()?;
+        for end in [&socket, &carriers_end] {
+            if sockopt::set_socket_send_buffer_size_force(end, CARRIED_BUFFER_BYTES).is_err() {
+                sockopt::set_socket_send_buffer_size(end, CARRIED_BUFFER_BYTES)?;
+            }
+        }
         // Where the kernel cannot, they are seen when they come.
         let _ = unsolicited_fds::refuse(socket.as_fd());
         Ok(ProxiedSocket { socket: Some(socket), carriers_end, close })
@@ -286,6 +297,28 @@ mod tests {
         assert!(seqpacket::receive(theirs.as_fd(), &mut buffer, mode).unwrap().0 > 0);
     }
 
+    /// What peers that report may have under way: a window of 256 packets, as root.
+    #[test]
+    fn a_window_of_the_longest_messages_waits_each_way() {
+        let (other, _) = seqpacket::pair().unwrap();
+        let forced = sockopt::set_socket_send_buffer_size_force(&other, CARRIED_BUFFER_BYTES);
+        let window = if forced.is_ok() { 256 } else { 16 };
+        let carried = carried();
+        let theirs = carried.carriers_end().unwrap();
+        let head = head(Some("10.0.0.1"), "10.0.0.2");
+        let message = [&head.written()[..], &[0; PAYLOAD_MAX]].concat();
+        let mode = seqpacket::BlockingMode::NonBlocking;
+        let mut buffer = [0; MESSAGE_MAX];
+        for _ in 0..window {
+            carried.send(&head, &[0; PAYLOAD_MAX]);
+            seqpacket::try_send(theirs.as_fd(), &message, &[]).unwrap();
+        }
+        for _ in 0..window {
+            assert!(matches!(carried.receive(&mut buffer), ProxiedMessage::Datagram(..)));
+            assert!(seqpacket::receive(theirs.as_fd(), &mut buffer, mode).is_ok());
+        }
+    }
+
     #[test]
     fn a_sender_of_descriptors_is_cut_off() {
         let carried = carried();
@@ -306,7 +339,7 @@ mod tests {
         carried.forget();
         let mut buffer = [0; MESSAGE_MAX];
         assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Nothing);
-        (0..200).for_each(|_| say(theirs.as_fd()));
+        while seqpacket::try_send(theirs.as_fd(), &WORD, &[]).is_ok() {}
         carried.forget();
         assert_eq!(carried.receive(&mut buffer), ProxiedMessage::Nothing);
         say(theirs.as_fd());
