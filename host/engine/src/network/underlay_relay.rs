@@ -15,6 +15,10 @@
 //! address: any process of the host's own namespace could have sent that. An underlay address has a
 //! socket as long as some vNIC needs it.
 //!
+//! The packet thread hears later than this one that a vNIC is closed, and its queue pairs then send
+//! their last packets: an acknowledgement or a datagram that its peer waits for. So a vNIC that is
+//! closed gets no packets any more, but what it sends is carried until its port is closed.
+//!
 //! A virtual machine's agent has a port, too, by which it and the packet thread tell each other
 //! that a doorbell was rung. That is passed on between the two ports. Datagrams of the agent are of
 //! no virtual network, and dropped.
@@ -28,7 +32,7 @@ use omniverb_sys::udp_socket::{UdpPort, bound_to};
 use omniverb_sys::{EventFd, Poller, seqpacket};
 use omniverb_terms::{Qpn, VnicId};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,6 +59,7 @@ mod token {
     pub(super) const HOST: u64 = 2 << 56;
     pub(super) const VNIC: u64 = 3 << 56;
     pub(super) const AGENT: u64 = 4 << 56;
+    pub(super) const LEAVING: u64 = 5 << 56;
     pub(super) const NUMBER: u64 = (1 << 56) - 1;
 }
 
@@ -81,30 +86,21 @@ pub struct Seat {
 type Outcome = mpsc::Sender<io::Result<()>>;
 
 enum Order {
-    Host(IpAddr, OwnedFd, Outcome),
-    /// The address has no socket any more. The sender is dropped once that is closed.
-    CloseHost(IpAddr, mpsc::Sender<()>),
     Open(Seat, Outcome),
     Close(VnicId),
 }
 
-/// An underlay address, as the control plane knows it.
-#[derive(Default)]
-struct HostUsers {
-    /// vNICs that need a socket, whether or not there is one.
-    users: BTreeSet<VnicId>,
-    /// The thread has a socket of it.
-    has_socket: bool,
+/// Whether more can come from a vNIC's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PortState {
+    Open,
+    Closed,
 }
 
 /// The thread, as the control plane holds it. Dropping it ends the thread.
 pub struct UnderlayRelay {
     orders: Option<mpsc::Sender<Order>>,
     wake: Arc<EventFd>,
-    /// Addresses of which vNICs need sockets.
-    hosts: BTreeMap<IpAddr, HostUsers>,
-    /// Sockets that the thread closes.
-    closing: BTreeMap<IpAddr, mpsc::Receiver<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -122,16 +118,16 @@ impl UnderlayRelay {
             inbox,
             wake: wake.clone(),
             hosts: BTreeMap::new(),
-            last_host: 0,
             seats: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            last_number: 0,
             ranges: BTreeMap::new(),
             buffer: vec![0; BUFFERS * BUFFER_BYTES],
         };
         let builder = std::thread::Builder::new().name("underlay".into());
         let thread = builder.spawn(move || relay.run(&pulse))?;
         let (orders, thread) = (Some(orders), Some(thread));
-        let (hosts, closing) = (BTreeMap::new(), BTreeMap::new());
-        Ok(UnderlayRelay { orders, wake, hosts, closing, thread })
+        Ok(UnderlayRelay { orders, wake, thread })
     }
 
     /// Carries a vNIC's packets from now on, in place of what was carried for it before.
@@ -140,66 +136,21 @@ impl UnderlayRelay {
     /// UDP port 4791 of its underlay address cannot be had: `EADDRINUSE`, or `EADDRNOTAVAIL` if
     /// this host does not have the address. Packets to vNICs of this host are carried all the same.
     /// The port is tried again for the next vNIC, and is then this one's, too. Or the kernel cannot
-    /// watch another descriptor: `ENOSPC`, `ENOMEM`.
+    /// watch another descriptor, and nothing is carried: `ENOSPC`, `ENOMEM`. If the thread is late,
+    /// neither is known.
     pub fn open(&mut self, seat: Seat) -> io::Result<()> {
-        let (vnic, needed) = (seat.vnic, seat.has_far_peers.then_some(seat.underlay));
-        // First, so that a socket that it has already stays.
-        let has_socket = needed.map_or(Ok(()), |underlay| self.open_host(underlay, vnic));
-        self.leave_hosts(vnic, needed);
-        if let Err(error) = self.carry_out(|outcome| Order::Open(seat, outcome)) {
-            self.close(vnic);
-            let text =
-                format!("its packets are not carried, its own port cannot be watched: {error}");
-            return Err(io::Error::new(error.kind(), text));
-        }
-        has_socket
-    }
-
-    fn open_host(&mut self, underlay: IpAddr, vnic: VnicId) -> io::Result<()> {
-        let host = self.hosts.entry(underlay).or_default();
-        host.users.insert(vnic);
-        if host.has_socket {
-            return Ok(());
-        }
-        if let Some(closing) = self.closing.remove(&underlay) {
-            let _ = closing.recv_timeout(ORDER_MAX);
-        }
-        let socket = bound_to(SocketAddr::new(underlay, PORT))?;
-        self.carry_out(|outcome| Order::Host(underlay, socket, outcome))?;
-        self.hosts.entry(underlay).or_default().has_socket = true;
-        Ok(())
-    }
-
-    /// Carries a vNIC's packets no longer, and closes the socket of its underlay address if no
-    /// other needs it.
-    pub fn close(&mut self, vnic: VnicId) {
-        self.order(Order::Close(vnic));
-        self.leave_hosts(vnic, None);
-    }
-
-    /// A vNIC needs sockets of no addresses but this one.
-    fn leave_hosts(&mut self, vnic: VnicId, needed: Option<IpAddr>) {
-        let unused = self.hosts.extract_if(.., |address, host| {
-            Some(*address) != needed && host.users.remove(&vnic) && host.users.is_empty()
-        });
-        let unused: Vec<IpAddr> =
-            unused.filter(|(_, host)| host.has_socket).map(|(address, _)| address).collect();
-        for address in unused {
-            let (done, closing) = mpsc::channel();
-            self.closing.insert(address, closing);
-            self.order(Order::CloseHost(address, done));
-        }
-    }
-
-    /// Has the thread do something. If it is late, that is done later.
-    fn carry_out(&self, order: impl FnOnce(Outcome) -> Order) -> io::Result<()> {
         let (done, outcome) = mpsc::channel();
-        self.order(order(done));
+        self.order(Order::Open(seat, done));
         match outcome.recv_timeout(ORDER_MAX) {
             Ok(outcome) => outcome,
             Err(mpsc::RecvTimeoutError::Timeout) => Ok(()),
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(io::ErrorKind::BrokenPipe.into()),
         }
+    }
+
+    /// Carries no packets to a vNIC any more, and none from it once its port is closed.
+    pub fn close(&mut self, vnic: VnicId) {
+        self.order(Order::Close(vnic));
     }
 
     fn order(&self, order: Order) {
@@ -232,8 +183,10 @@ struct Relay {
     wake: Arc<EventFd>,
     /// By the numbers of their tokens, each of which is used once.
     hosts: BTreeMap<u64, Host>,
-    last_host: u64,
     seats: BTreeMap<VnicId, Seat>,
+    /// Closed vNICs whose ports the packet thread still has, by the numbers of their tokens.
+    leaving: BTreeMap<u64, Seat>,
+    last_number: u64,
     /// vNICs by underlay addresses and first QPNs; one past the last QPN.
     ranges: BTreeMap<(IpAddr, u32), (u32, VnicId)>,
     buffer: Vec<u8>,
@@ -255,6 +208,7 @@ impl Relay {
                     token::ORDERS if !self.take_orders() => return,
                     token::HOST => self.receive(number),
                     token::VNIC => self.send(VnicId(number)),
+                    token::LEAVING => self.send_last(number),
                     token::AGENT => self.hear_agent(VnicId(number)),
                     _ => {}
                 }
@@ -266,10 +220,6 @@ impl Relay {
         self.wake.take();
         loop {
             match self.inbox.try_recv() {
-                Ok(Order::Host(address, socket, outcome)) => {
-                    let _ = outcome.send(self.add_host(address, socket));
-                }
-                Ok(Order::CloseHost(address, done)) => self.close_host(address, done),
                 Ok(Order::Open(seat, outcome)) => {
                     let _ = outcome.send(self.open(seat));
                 }
@@ -280,20 +230,34 @@ impl Relay {
         }
     }
 
-    fn add_host(&mut self, address: IpAddr, socket: OwnedFd) -> io::Result<()> {
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Has a socket of this address, if there is none yet.
+    fn add_host(&mut self, address: IpAddr) -> io::Result<()> {
+        if self.hosts.values().any(|host| host.address == address) {
+            return Ok(());
+        }
+        let socket = bound_to(SocketAddr::new(address, PORT))?;
         let state = UdpSocketState::new((&socket).into())?;
-        self.last_host += 1;
-        let number = self.last_host;
+        let number = self.next_number();
         self.poller.add(&socket, token::HOST | number)?;
         self.hosts.insert(number, Host { address, socket, state });
         Ok(())
     }
 
-    fn close_host(&mut self, address: IpAddr, done: mpsc::Sender<()>) {
-        for (_, host) in self.hosts.extract_if(.., |_, host| host.address == address) {
-            let _ = self.poller.remove(&host.socket);
+    /// Closes sockets that no vNIC needs any more.
+    fn close_unused_hosts(&mut self) {
+        let Relay { poller, hosts, seats, leaving, .. } = self;
+        let is_needed = |address: IpAddr| {
+            let mut all = seats.values().chain(leaving.values());
+            all.any(|seat| seat.has_far_peers && seat.underlay == address)
+        };
+        for (_, host) in hosts.extract_if(.., |_, host| !is_needed(host.address)) {
+            let _ = poller.remove(&host.socket);
         }
-        drop(done);
     }
 
     /// Whether an address is this host's, as far as vNICs have it.
@@ -303,21 +267,41 @@ impl Relay {
     }
 
     fn open(&mut self, seat: Seat) -> io::Result<()> {
-        self.close(seat.vnic);
+        let vnic = seat.vnic;
+        // First, so that a socket that it has already stays.
+        let has_socket = if seat.has_far_peers { self.add_host(seat.underlay) } else { Ok(()) };
+        self.leave(vnic);
+        let watched = self.watch(seat);
+        if watched.is_err() {
+            self.leave(vnic);
+        }
+        self.close_unused_hosts();
+        watched.and(has_socket)
+    }
+
+    fn watch(&mut self, seat: Seat) -> io::Result<()> {
         let (first, count) = seat.qpns;
         // vNICs have numbers of the daemon's own, which never come near these bits.
         let number = seat.vnic.0 & token::NUMBER;
-        self.poller.add(&seat.end, token::VNIC | number)?;
         let agents = seat.agent.iter().flat_map(|port| port.sockets());
         let watched = agents.map(|socket| self.poller.add(socket, token::AGENT | number));
-        let watched = watched.collect::<io::Result<()>>();
-        // If not all are watched, the control plane closes it.
+        let watched = self.poller.add(&seat.end, token::VNIC | number).and(watched.collect());
         self.ranges.insert((seat.underlay, first.0), (first.0 + count, seat.vnic));
         self.seats.insert(seat.vnic, seat);
-        watched
+        watched.map_err(|error: io::Error| {
+            let text =
+                format!("its packets are not carried, its own port cannot be watched: {error}");
+            io::Error::new(error.kind(), text)
+        })
     }
 
     fn close(&mut self, vnic: VnicId) {
+        self.leave(vnic);
+        self.close_unused_hosts();
+    }
+
+    /// A vNIC gets no packets any more. What it sends is watched for until its port is closed.
+    fn leave(&mut self, vnic: VnicId) {
         let Some(seat) = self.seats.remove(&vnic) else { return };
         let _ = self.poller.remove(&seat.end);
         for socket in seat.agent.iter().flat_map(|port| port.sockets()) {
@@ -327,6 +311,10 @@ impl Relay {
         let range = (seat.underlay, seat.qpns.0.0);
         if self.ranges.get(&range).is_some_and(|(_, of)| *of == vnic) {
             self.ranges.remove(&range);
+        }
+        let number = self.next_number();
+        if self.poller.add(&seat.end, token::LEAVING | number).is_ok() {
+            self.leaving.insert(number, Seat { agent: None, ..seat });
         }
     }
 
@@ -377,14 +365,29 @@ impl Relay {
     /// Sends what a vNIC has for its peers.
     fn send(&mut self, vnic: VnicId) {
         let Some(seat) = self.seats.get(&vnic) else { return };
+        if self.send_some(seat) == PortState::Closed {
+            self.close(vnic);
+        }
+    }
+
+    /// The same of a vNIC that is closed, until nothing more can come.
+    fn send_last(&mut self, number: u64) {
+        let Some(seat) = self.leaving.get(&number) else { return };
+        if self.send_some(seat) == PortState::Closed {
+            let _ = self.poller.remove(&seat.end);
+            self.leaving.remove(&number);
+            self.close_unused_hosts();
+        }
+    }
+
+    fn send_some(&self, seat: &Seat) -> PortState {
         let mut message = [0; MESSAGE_MAX];
         let mode = seqpacket::BlockingMode::NonBlocking;
         for _ in 0..PACKETS_PER_TURN {
             let length = match seqpacket::receive(seat.end.as_fd(), &mut message, mode) {
                 Ok((length, _)) if length > 0 => length,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The port is closed.
-                Ok(_) | Err(_) => return self.close(vnic),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => return PortState::Closed,
             };
             let message = message.get(..length).unwrap_or_default();
             if proxied_udp::is_word(message) {
@@ -403,6 +406,7 @@ impl Relay {
                 self.send_out(seat, &head, contents);
             }
         }
+        PortState::Open
     }
 
     /// Passes on that a process of a virtual machine has rung, once however often it has.

@@ -164,18 +164,19 @@ fn an_underlay_address_has_a_socket_as_long_as_a_vnic_needs_it() {
     relay.close(VnicId(1));
     assert!(!is_free(), "the other one needs it");
     // At once again, and for good.
+    let mut again = None;
     for _ in 0..100 {
         relay.close(VnicId(2));
-        open(&mut relay, 2).unwrap();
+        again = Some(open(&mut relay, 2).unwrap());
     }
     assert!(!is_free());
     relay.close(VnicId(2));
+    drop((ends, again));
     let end = std::time::Instant::now() + Duration::from_secs(20);
     while !is_free() {
         assert!(std::time::Instant::now() < end, "the socket stays");
         std::thread::yield_now();
     }
-    drop(ends);
     // Another process has the port: vNICs of the host are reached all the same.
     let holder = std::net::UdpSocket::bind((here, PORT)).unwrap();
     let (one, one_end) = seqpacket::pair().unwrap();
@@ -202,10 +203,11 @@ fn a_socket_stays_for_all_vnics_that_need_it_and_when_one_is_opened_again() {
     let mut relay = relay();
     let octets = [127, 7, 91, 11];
     let here = IpAddr::from(octets);
-    let mut ends = Vec::new();
+    let mut ends = BTreeMap::new();
     let mut open = |relay: &mut UnderlayRelay, vnic: u32, underlay: IpAddr| {
         let (own, end) = seqpacket::pair().unwrap();
-        ends.push(own);
+        // The packet thread closes the port that it had before.
+        ends.insert(vnic, own);
         relay.open(seat(vnic.into(), underlay, 0x40_0000 + 0x400 * vnic, end))
     };
     // Another process has the port when the first one is opened.
@@ -223,7 +225,12 @@ fn a_socket_stays_for_all_vnics_that_need_it_and_when_one_is_opened_again() {
     assert_eq!(socket_at(octets), socket, "it was given up meanwhile");
     // To another address: that of before is free.
     open(&mut relay, 1, IpAddr::from([127, 7, 91, 12])).unwrap();
-    assert_eq!(socket_at(octets), None);
+    drop(ends);
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while socket_at(octets).is_some() {
+        assert!(std::time::Instant::now() < until, "the socket stays");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -234,7 +241,7 @@ fn a_vnic_that_cannot_be_watched_is_refused() {
     let end = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
     let error = relay.open(seat(1, IpAddr::from(octets), 0x40_0400, end)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-    assert!(relay.hosts.is_empty(), "it needs no socket");
+    assert_eq!(socket_at(octets), None, "it needs no socket");
 }
 
 #[test]
@@ -269,4 +276,38 @@ fn rings_pass_between_the_port_of_a_vnic_and_that_of_its_machines_agent() {
     // What ends the agent's port ends the vNIC's.
     seqpacket::try_send(agent.as_fd(), &[], &[]).unwrap();
     assert_eq!(next(), "over");
+}
+
+/// Queue pairs of a vNIC that is closed may still send: what their peers wait for.
+#[test]
+fn what_a_closed_vnic_sends_is_carried_until_its_port_is_closed() {
+    let mut relay = relay();
+    let [here, there] = [14, 15].map(|last| IpAddr::from([127, 7, 91, last]));
+    let remote = std::net::UdpSocket::bind((there, PORT)).unwrap();
+    remote.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut buffer = [0; MESSAGE_MAX];
+    for _ in 0..20 {
+        let (own, end) = seqpacket::pair().unwrap();
+        relay.open(seat(1, here, 0x40_0000, end)).unwrap();
+        let count = PACKETS_PER_TURN as u32 + 20;
+        (0..count).for_each(|qpn| {
+            seqpacket::send(own.as_fd(), &sent(here, there, qpn), &[]).unwrap();
+        });
+        relay.close(VnicId(1));
+        // Its next port is there before the last one is closed.
+        let (next, next_end) = seqpacket::pair().unwrap();
+        relay.open(seat(1, here, 0x40_0000, next_end)).unwrap();
+        seqpacket::send(own.as_fd(), &sent(here, there, count), &[]).unwrap();
+        drop(own);
+        for qpn in 0..=count {
+            let length = remote.recv(&mut buffer).expect("a packet is lost");
+            assert_eq!(buffer[..length], [&[100, 0, 0xff, 0xff][..], &qpn.to_be_bytes()].concat());
+        }
+        // To the last one nothing comes.
+        let packet = [100, 0, 0xff, 0xff, 0, 0x40, 0, 4];
+        remote.send_to(&packet, SocketAddr::new(here, PORT)).unwrap();
+        let is_heard = omniverb_sys::eventfd::readable(next.as_fd(), Some(Duration::from_secs(20)));
+        assert!(is_heard.unwrap(), "it is deaf");
+        relay.close(VnicId(1));
+    }
 }
