@@ -58,8 +58,32 @@ const ERRNO_EXCEPTIONS: &str = "\
 | `rdma_cm` with addresses of `AF_IB` | `EINVAL` |
 | `rdma_set_option` with `RDMA_OPTION_IB_PATH`, or an option that is not known | `ENOSYS` |
 
-Masked and vector atomics have no symbol in these libraries. SRQs for tag matching, which
-`ibv_create_srq_ex` makes, have `EOPNOTSUPP`. [Limits](reference/limits/verbs.md) has the rest.
+[Limits](reference/limits/verbs.md) has what is bounded, and what differs from hardware.
+";
+
+/// Features that are no calls of their own: flags, opcodes, kinds of objects.
+const FEATURES: &str = "\
+| feature | works | limits, and the errno where it does not |
+|---|---|---|
+| memory windows of type 1: `ibv_bind_mw` | RC, UC | `EINVAL` |
+| memory windows of type 2B: `IBV_WR_BIND_MW`, `ibv_wr_bind_mw` | RC, UC | `EINVAL` |
+| memory windows of type 2A | no | those of type 2 belong to a queue pair, as 2B says |
+| `IBV_WR_LOCAL_INV`, `IBV_WR_SEND_WITH_INV` | RC, UC | windows of type 2; UC: SENDs on one host |
+| XRC | yes | without windows, FLUSH, ATOMIC_WRITE: `EINVAL` |
+| compare and swap, fetch and add, of 8 bytes | RC, XRC | `IBV_ATOMIC_GLOB` |
+| masked and vector atomics | no | these libraries have no symbol; as an opcode: `EINVAL` |
+| ATOMIC_WRITE, of 8 bytes | RC | `EINVAL` |
+| FLUSH to global visibility: `ibv_wr_flush` | RC | by `ibv_post_send`: `EINVAL` |
+| FLUSH to persistence | no | `IBV_ACCESS_FLUSH_PERSISTENT`: `EINVAL` |
+| on-demand paging, explicit: `IBV_ACCESS_ON_DEMAND` | yes | |
+| on-demand paging, implicit: address 0, length `SIZE_MAX` | yes | |
+| `ibv_advise_mr`: `PREFETCH`, `..._WRITE`, `..._NO_FAULT` | yes | other advice: `EOPNOTSUPP` |
+| device memory: `ibv_alloc_dm`, `ibv_reg_dm_mr` | yes | also for atomics; it is ordinary memory |
+| `ibv_wr_*` | all but `ibv_wr_send_tso` | `ibv_create_qp_ex`: `EOPNOTSUPP` |
+| inline data: `IBV_SEND_INLINE`, `ibv_wr_set_inline_data` | yes | |
+| `create_flags` of a queue pair | no | `ibv_create_qp_ex`: `EOPNOTSUPP` |
+| queue pairs for raw packets, or of drivers | no | `EOPNOTSUPP` |
+| SRQs for tag matching | no | `ibv_create_srq_ex`: `EOPNOTSUPP` |
 ";
 
 /// Every symbol of the nodes that clients ask for.
@@ -84,6 +108,9 @@ fn page(table: &Table, connections: &Table) -> String {
          `EOPNOTSUPP`, but for these.\n\n",
     );
     out += ERRNO_EXCEPTIONS;
+    out += "\n## Features that are no calls\n\n";
+    out += FEATURES;
+    out += "\n## Calls\n";
     let public = |table: &Table, status| {
         table.nodes.values().flatten().filter(|(_, s)| s.status == status).count()
     };
