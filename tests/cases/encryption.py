@@ -245,6 +245,41 @@ def _new_key(scene):
     quiet(hosts)
 
 
+def _one_host(scene):
+    """A key that one host alone has: what runs goes on for half of the lifetime, and fails when it
+    is over; the log says why. With the key at the other host, too, it works."""
+    hosts, lifetime = scene.hosts, 12
+    scene.reload(lifetime)
+    # vNICs that are open keep their lifetime: begin anew.
+    quiet(hosts)
+    running = client_server.Duet(hosts, ["ib_send_bw", "-F", "-s", "4096", "-D", "90"])
+    try:
+        process.until(lambda: client_server.moved(*hosts.daemons) > 100, 20, "traffic")
+        _write(scene.keys[0], "33" * 16)
+        hosts.a.daemon.omniverb("reload")
+        begun = time.monotonic()
+        while time.monotonic() < begun + lifetime / 3:
+            before = client_server.moved(*hosts.daemons)
+            process.until(lambda: client_server.moved(*hosts.daemons) > before, 2,
+                          "traffic with the old key")
+        process.until(lambda: running.client.poll() is not None, lifetime + 30, "its end")
+        check("status 12" in running.text(1), running.text(1))
+    finally:
+        running.abort()
+    words = f"sends nothing to {hosts.client.address}: the peer did not answer the handshake of PSP"
+    process.until(lambda: words in hosts.a.daemon.log(), 10, hosts.a.daemon.log)
+    quiet(hosts)
+    _fails(scene)
+    _write(scene.keys[1], "33" * 16)
+    hosts.b.daemon.omniverb("reload")
+    quiet(hosts)
+    client_server.run(hosts, "ib_send_bw", "-F", "-s", "4096", "-n", "1000")
+    for path in scene.keys:
+        _write(path, scene.key.hex())
+    scene.reload(3600)
+    quiet(hosts)
+
+
 def _key_files(scene):
     """Files that others can read, or that hold no key, are refused and not shown."""
     daemon = scene.hosts.a.daemon
@@ -276,6 +311,7 @@ def groups():
         Case("encryption.rotation", _rotation, 200),
         Case("encryption.without", _without, 200),
         Case("encryption.new_key", _new_key, 150),
+        Case("encryption.one_host", _one_host, 200),
         Case("encryption.key_files", _key_files, 60),
     ], _fixture, weight=CROWDS)]
 

@@ -367,6 +367,23 @@ def _far_across(scene):
     check(status != 0 and "status 12" in text, f"{status}: {text}")
 
 
+def _far_one_key(scene):
+    """A key that one host alone has: its names lead nowhere from the other, addresses do."""
+    key = scene.folder / "another"
+    key.write_text("ab" * 16)
+    key.chmod(0o600)
+    scene.hosts.a.daemon.omniverb("tenant", "set", "blue", "--key-file", key)
+    pair = scene.pairs["blue"]
+    running = client_server.Duet(pair, ["ib_write_bw", "-F", "-x", "0", "-s", "8", "-n", "1000"])
+    status = running.client.wait(50)
+    running.kill(running.server)
+    text = running.text(1)
+    check(status != 0 and "status 12" in text, f"{status}: {text}")
+    by_address(scene)
+    scene.hosts.b.daemon.omniverb("tenant", "set", "blue", "--key-file", key)
+    _far_programs(scene)
+
+
 def groups():
     """One host with four containers, and two hosts with two each; two tenants with keys."""
     return [Group("virtual_networks", [
@@ -383,4 +400,5 @@ def groups():
         Case("virtual_networks.far_by_address", _far_by_address, 200),
         Case("virtual_networks.far_across", _far_across, 100),
         Case("virtual_networks.far_large", _far_large, 100),
+        Case("virtual_networks.far_one_key", _far_one_key, 300),
     ], _two_hosts, weight=WAITS)]
