@@ -47,10 +47,10 @@ pub enum Command {
         ///
         /// With `carry`, which is meant if nothing is said, bytes of TCP connections between two
         /// programs of this host that both have it go through memory that the two share. With
-        /// `light` connections of two programs of one network namespace that both have it have no
-        /// socket of the kernel's at all, and cannot be handed on to children or other programs;
-        /// with `carry` those to addresses that the daemon's configuration names (`sockets_light`),
-        /// or OMNIVERB_SOCKETS_LIGHT. With `pass` all sockets are the kernel's, as without it.
+        /// `light` connections of two programs of this host that both have it have no socket of
+        /// the kernel's at all, and cannot be handed on to children or other programs; with
+        /// `carry` those to addresses that the daemon's configuration names (`sockets_light`), or
+        /// OMNIVERB_SOCKETS_LIGHT. With `pass` all sockets are the kernel's, as without it.
         #[arg(
             long, value_name = "MODE", num_args = 0..=1, require_equals = true,
             default_missing_value = "carry"

@@ -28,7 +28,7 @@ pub(super) fn memory_files(findings: &mut Findings) {
         ),
         Err(error) => findings.bad(
             format_args!("no sealed memory files: {error}"),
-            "links need them; use Linux 5.1 or newer, and permit memfd_create in the sandbox's \
+            "links need them; use Linux 5.3 or newer, and permit memfd_create in the sandbox's \
              filter",
         ),
     }

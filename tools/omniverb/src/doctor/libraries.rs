@@ -32,7 +32,7 @@ pub(super) fn library(findings: &mut Findings) {
             let line = text.lines().next().unwrap_or("it ends the program").to_owned();
             findings.bad(
                 format_args!("{shown} does not load: {line}"),
-                "this system's libc is probably older than the library needs; rebuild it here",
+                "it needs glibc 2.28 or newer and libgcc_s.so.1: use a newer image, or install it",
             );
         }
         None => findings.note(format_args!("{shown} is there"), "whether it loads was not tried"),
