@@ -51,6 +51,7 @@ INSTEAD = [
      r"nft add table ip omniverb; nft 'add chain ip omniverb underlay "
      r"{ type filter hook postrouting priority srcnat + 1; }'; \1"),
     (r"omniverb top", "omniverb top -n 1"),
+    (r"sha256sum (\S+)", r"(umask 077; openssl rand -hex 16 > \1); sha256sum \1"),
     (r"(curl -sS --fail http://127.0.0.1:9469/metrics)", r"\1 | grep -q ^omniverb_vnics"),
     (r"(bench/bench.py|bench/two_hosts.py) --against OTHER/dist",
      r"\1 --against dist --quick --only send_lat --out bench.json"),
@@ -94,7 +95,7 @@ ELSEWHERE = {
     r"make (build|compatibility|socket-suites)": "has made what is tested, or takes hours",
     r"cargo xtask (dist|dist --debug|matrix|follow TREE)":
         "makes what is tested, or needs another source tree",
-    r"(docker|podman) run .*":
+    r"(docker|podman) (run|exec) .*":
         "no registry and no images; harness/containers.py has the same mounts",
     r"(docker|podman) network create .*":
         "needs the service of the machine; container_rules.py has bridges of such names",
@@ -105,8 +106,9 @@ ELSEWHERE = {
     r"echo .* >> \"\$GITHUB_PATH\"": "is for the machines of GitHub",
     r"rmmod rdma_rxe|sysctl vm.*": "changes the whole machine",
     r"ss -ulnp .*": "shows what happens to be there",
-    r"systemctl enable --now omniverb-cluster": "needs etcd; cluster.* runs the same program",
-    r"systemctl restart omniverbd": "restarts the service of the machine",
+    r"systemctl (enable|disable) --now omniverb-cluster":
+        "needs etcd; cluster.* runs the same program",
+    r"systemctl (restart|status) omniverbd": "is about the service of the machine",
     r"which extent\? where\?.*|etcd +-> .*": "is a line of a drawing",
 }
 _PRELUDE = """
