@@ -61,6 +61,7 @@ class _Scene:
         self.numbers, self.agents = 0, []
         self.seal_key = self.folder / "seal.key"
         self.keys = dict(_KEYS)
+        self.policy = {}  # the policy of blue's vNICs: its address on each host
         with contextlib.ExitStack() as stack:
             hosts = stack.enter_context(Hosts(stage))
             stack.callback(lambda: [process.end(agent.process) for agent in self.agents])
@@ -102,6 +103,9 @@ class _Scene:
                          f'underlay = "192.0.2.{number}"\n'
                          f'[host.{name}.vnic.{tenant}{number}]\ntenant = "{tenant}"\n'
                          f'address = "{place.virtual}"\nattach = "{place.mount}"\n')
+                if tenant == "blue" and self.policy:
+                    text += (f'policies = ["gold"]\n[host.{name}.policy.gold]\n'
+                             f'underlay = "{self.policy[name]}"\n')
         return text
 
     def cluster(self, *words, accept=(0,)):
@@ -361,6 +365,33 @@ def _conflict(scene):
     scene.ready()
 
 
+def _policy(scene):
+    """A policy with an address on each host: that is announced, and what programs use."""
+    scene.ready()
+    addresses = {"a": "192.0.2.51", "b": "192.0.2.52"}
+
+    def underlays():
+        rows = json.loads(scene.cluster("addresses", "--json"))
+        return {row["host"]: row["underlay"] for row in rows if row["tenant"] == "blue"}
+
+    for scene.policy, expected in ((addresses, addresses), ({}, {"a": "192.0.2.1",
+                                                                 "b": "192.0.2.2"})):
+        scene.apply()
+        process.until(lambda expected=expected: underlays() == expected, 30, scene.logs)
+        for node, other in zip(scene.nodes, ("b", "a")):
+            def known(node=node, other=other, expected=expected):
+                state = node.operators.with_name("omniverbd.sock.objects.cluster").read_text()
+                places = json.loads(state)["objects"]["address"]
+                remote = [place for name, place in places.items() if name.startswith("blue/")]
+                return [place["underlay"] for place in remote] == [expected[other]]
+            process.until(known, 30, scene.logs)
+            shown = node.host.switch.ip("-4", "address", "show", "dev", "bridge")
+            is_there = f" {addresses[node.host.name]}/32 " in shown
+            check(is_there == bool(scene.policy), shown)
+        _programs(scene)
+        _by_address(scene)
+
+
 def groups():
     """Two hosts and one etcd."""
     return [Group("cluster_addresses", [
@@ -374,4 +405,5 @@ def groups():
         Case("cluster_addresses.hostile", _hostile, 300),
         Case("cluster_addresses.lease", _lease, 300),
         Case("cluster_addresses.conflict", _conflict, 200),
+        Case("cluster_addresses.policy", _policy, 400),
     ], _fixture, weight=WAITS)]

@@ -111,12 +111,12 @@ impl Packets {
     }
 
     /// Carries packets of a vNIC with this place in its tenant's virtual network, by the other end
-    /// of its port: to vNICs of this host, and over the underlay. `agent`: the port of a virtual
-    /// machine's agent.
+    /// of its port: to vNICs of this host, and over the underlay. `is_added`: the helper adds its
+    /// underlay address. `agent`: the port of a virtual machine's agent.
     pub(crate) fn carry(
         &mut self,
         vnic: VnicId,
-        (tenant, place): (TenantId, &VnicPlace),
+        (tenant, place, is_added): (TenantId, &VnicPlace, bool),
         end: OwnedFd,
         agent: Option<Arc<UdpPort>>,
     ) -> io::Result<()> {
@@ -128,7 +128,7 @@ impl Packets {
         let qpns = (Qpn(range.offset().number()), range.count());
         // A loopback address is of a tenant of one host: nothing leaves it.
         let (network, has_far_peers) = (tenant.0.into(), !underlay.is_loopback());
-        relay.open(Seat { vnic, network, underlay, has_far_peers, qpns, end, agent })
+        relay.open(Seat { vnic, network, underlay, is_added, has_far_peers, qpns, end, agent })
     }
 
     /// Closes a vNIC's sockets; packets for it have no receiver.

@@ -8,15 +8,19 @@ use crate::running_helper_requests::{
     Enclosed, PendingRequest, Question, RunningHelperRequests, Subject,
 };
 use omniverb_fairness::{FairQueue, Holder};
-use omniverb_netns::{Answer, ContainerFacts, Enters, Found, Kind, STARTER, receive, request};
+use omniverb_netns::{
+    AddressState, Answer, ContainerFacts, Enters, Found, Kind, STARTER, receive, request,
+    want_addresses,
+};
 use omniverb_sys::eventfd::readable;
 use omniverb_sys::helper_process::{Helper, HelperStart};
-use omniverb_sys::netns::NetnsIdentity;
+use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::thread_watchdog::ThreadPulse;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What takes longer is taken for lost. Others may hold the kernel's lock for a while.
 const PATIENCE: u64 = 5_000_000_000;
@@ -34,6 +38,8 @@ pub(crate) enum FromHelper {
     Appeared(NetnsIdentity, Option<u64>, ContainerFacts),
     /// A namespace that had appeared is gone.
     Vanished(NetnsIdentity),
+    /// What has become of addresses of policies.
+    Addresses(AddressState),
 }
 
 /// The helper, and everything that is asked of it.
@@ -100,6 +106,35 @@ impl HelperRequests {
         let question = Question { kind, subject, holder: holder.clone(), enclosed };
         self.waiting.entry(kind).or_default().push(holder, question);
         self.go_on(now);
+    }
+
+    /// Has interfaces of a namespace get these addresses, each beside another one, and no others.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it has to be said later.
+    pub(crate) fn want_addresses(
+        &self,
+        namespace: &Namespace,
+        wanted: &BTreeMap<IpAddr, IpAddr>,
+    ) -> io::Result<()> {
+        want_addresses(self.helper.socket(), namespace.as_fd(), wanted)
+    }
+
+    /// Waits until the helper says that it has removed all addresses, which it was told. Whatever
+    /// else it says is lost: the daemon ends.
+    pub(crate) fn has_removed_addresses(&self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            if !readable(self.helper.socket(), Some(left)).unwrap_or(false) {
+                return false;
+            }
+            match receive(self.helper.socket()) {
+                Ok(Some(Answer::UnderlayAddresses(states))) if states.is_empty() => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Drops a request that no caller needs any more.
@@ -173,6 +208,9 @@ impl HelperRequests {
                 }
                 Some(Answer::Vanished { identity }) => {
                     return Ok(Some(FromHelper::Vanished(identity)));
+                }
+                Some(Answer::UnderlayAddresses(states)) => {
+                    return Ok(Some(FromHelper::Addresses(states)));
                 }
                 Some(Answer::Found { id, kind, found }) => {
                     let fits = self.under_way.kind(id) == Some(kind);

@@ -50,6 +50,7 @@ mod socket_relations;
 mod start_errors;
 mod tenancy_and_pending_actions;
 mod ticket_secret;
+mod underlay_addresses;
 mod unidentified_connections;
 mod virtual_machines;
 mod vm_identity;

@@ -2,12 +2,14 @@
 //! kernel.
 
 use crate::container_facts;
-use crate::helper_protocol::{self, Enters, Found, Kind, PORT, PSP_PORT, Process, REQUEST_BYTES};
+use crate::helper_protocol::underlay_messages::{WANTED_BYTES_MAX, read_wanted};
+use crate::helper_protocol::{self, Enters, Found, Kind, PORT, PSP_PORT, Process};
 use crate::namespace_watcher::NamespaceWatcher;
+use crate::underlay_address_thread::UnderlayAddressThread;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_sys::{local_addresses, pidfd, seqpacket};
+use omniverb_sys::{local_addresses, pidfd, seqpacket, termination_fd};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,21 +20,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// `host/control/src/running_helper_requests.rs`.
 pub const WORKERS: usize = 64;
 
-/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers,
-/// for the port of PSP, and to hear of new containers.
+/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers and
+/// addresses of policies, for the port of PSP, and to hear of new containers.
 const NEEDED: [Privilege; 5] = [
     Privilege::Enter,
     Privilege::Look,
-    Privilege::LargeBuffers,
+    Privilege::NetworkSettings,
     Privilege::LowPorts,
     Privilege::HearAll,
 ];
 
 /// Gives up what the helper does not need, and then [serves](serve): for a process of its own.
 pub fn serve_alone(socket: OwnedFd) {
+    ignore_terminals();
     if keep_only(&NEEDED).is_ok() {
         serve(socket);
     }
+}
+
+/// SIGINT and SIGTERM of the whole process group are for the daemon: it has something for the
+/// helper to do at its end, which is the helper's, too.
+pub(crate) fn ignore_terminals() {
+    // Without memory for a descriptor they end it as before.
+    let _ = termination_fd::termination();
 }
 
 /// Serves until the other end of `socket` is closed, with all the privileges that the caller has.
@@ -44,13 +54,23 @@ pub fn serve(socket: OwnedFd) {
     let socket = Arc::new(socket);
     let under_way = Arc::new(AtomicUsize::new(0));
     let is_watching = Arc::new(AtomicBool::new(false));
+    let mut underlay = UnderlayAddressThread::new(socket.clone());
+    let mut bytes = vec![0; WANTED_BYTES_MAX + 1];
     loop {
-        let mut bytes = [0; REQUEST_BYTES + 1];
         let request =
             match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::BlockingMode::Blocking)
             {
                 Ok((0, _)) => return,
-                Ok((length, files)) => helper_protocol::read_request(&bytes[..length], files),
+                Ok((length, mut files)) => {
+                    let bytes = &bytes[..length];
+                    if let Some((file, wanted)) = read_wanted(bytes, &mut files) {
+                        if let Ok(namespace) = network_namespace(file) {
+                            underlay.want(namespace, wanted);
+                        }
+                        continue;
+                    }
+                    helper_protocol::read_request(bytes, files)
+                }
                 // Too long, or with too many descriptors: not ours.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => None,
                 Err(_) => return,

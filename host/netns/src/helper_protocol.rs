@@ -3,10 +3,14 @@
 //! One datagram each, of a size that its kind fixes, numbers in native byte order. Both ends are
 //! the same program; all the same, both check everything.
 
+pub(crate) mod message_fields;
+pub(crate) mod underlay_messages;
+
 use crate::container_facts::{
     CONTAINER_ADDRESSES_MAX, ContainerFacts, ContainerInterface, INTERFACE_NAME_BYTES,
     INTERFACES_MAX, NAME_BYTES,
 };
+use message_fields::{HEADER_BYTES, MARK, Reader, Writer, header};
 use omniverb_sys::local_addresses::{Address, AddressScope};
 use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::seqpacket;
@@ -14,6 +18,7 @@ use omniverb_sys::udp_socket::UdpPort;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use underlay_messages::{AddressState, STATES_BYTES_MAX, UNDERLAY_ADDRESSES, read_states};
 
 /// The UDP port of RoCE v2.
 pub const PORT: u16 = 4791;
@@ -26,12 +31,12 @@ pub const CGROUP_BYTES: usize = 1024;
 /// Most sockets for sending.
 const SENDERS_MAX: usize = 2;
 
-pub(crate) const MARK: u32 = u32::from_ne_bytes(*b"ovh1");
 pub(crate) const REQUEST_BYTES: usize = 16;
-pub(crate) const HEADER_BYTES: usize = 24;
 pub(crate) const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTES;
 const ADDRESS_BYTES: usize = 28;
 pub(crate) const ADDRESSES_BYTES: usize = HEADER_BYTES + ADDRESSES_MAX * ADDRESS_BYTES;
+// The daemon has room for either.
+const _: () = assert!(STATES_BYTES_MAX <= ADDRESSES_BYTES);
 pub(crate) const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
 const IDENTITY_BYTES: usize = 24;
 /// A length before each text.
@@ -161,6 +166,8 @@ pub enum Answer {
         /// Told it from others.
         identity: NetnsIdentity,
     },
+    /// What has become of the addresses of policies that were wanted last.
+    UnderlayAddresses(AddressState),
 }
 
 /// Asks for something; `file` is a pidfd or a namespace.
@@ -188,16 +195,6 @@ pub(crate) fn read_request(bytes: &[u8], files: Vec<OwnedFd>) -> Option<(u64, Ki
     let id = reader.long()?;
     let [file] = <[OwnedFd; 1]>::try_from(files).ok()?;
     Some((id, kind, file))
-}
-
-fn header(kind: u32, id: u64, errno: i32, count: usize) -> Writer {
-    let mut bytes = Writer::default();
-    bytes.number(MARK);
-    bytes.number(kind);
-    bytes.long(id);
-    bytes.number(errno.cast_unsigned());
-    bytes.number(u32::try_from(count).unwrap_or(u32::MAX));
-    bytes
 }
 
 /// The helper has begun to serve, and says which namespaces it can enter.
@@ -356,6 +353,10 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
         let facts = reader.facts(count)?;
         return fits.then_some(Answer::Appeared { identity, cookie, facts });
     }
+    if number == UNDERLAY_ADDRESSES {
+        let states = read_states(bytes).filter(|_| files.is_empty());
+        return states.map(Answer::UnderlayAddresses);
+    }
     let kind = Kind::of(number)?;
     if errno != 0 {
         let fits = bytes.len() == HEADER_BYTES && files.is_empty() && errno > 0;
@@ -410,18 +411,7 @@ fn libc_eio() -> i32 {
     rustix::io::Errno::IO.raw_os_error()
 }
 
-#[derive(Default)]
-struct Writer(Vec<u8>);
-
 impl Writer {
-    fn number(&mut self, value: u32) {
-        self.0.extend(value.to_ne_bytes());
-    }
-
-    fn long(&mut self, value: u64) {
-        self.0.extend(value.to_ne_bytes());
-    }
-
     fn identity(&mut self, identity: NetnsIdentity, cookie: Option<u64>) {
         self.long(identity.device);
         self.long(identity.inode);
@@ -457,23 +447,7 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
-
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn number(&mut self) -> Option<u32> {
-        self.take().map(u32::from_ne_bytes)
-    }
-
-    fn long(&mut self) -> Option<u64> {
-        self.take().map(u64::from_ne_bytes)
-    }
-
     fn identity(&mut self) -> Option<(NetnsIdentity, Option<u64>)> {
         let (device, inode) = (self.long()?, self.long()?);
         let cookie = Some(self.long()?).filter(|cookie| *cookie != 0);

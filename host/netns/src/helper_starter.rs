@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// If there can be no process.
 pub fn start(socket: &OwnedFd) -> io::Result<()> {
+    crate::helper::ignore_terminals();
     loop {
         let helper = Command::new(OWN_PROGRAM)
             .args([ARGUMENT, HELPER])

@@ -3,7 +3,7 @@
 //! In: requests of fixed size, with a descriptor each, from the daemon, over a socket pair. Out:
 //! answers of fixed size. The daemon itself parses messages of tenants, and has no privilege to
 //! enter anything; an attacker in it can request only what this protocol offers: sockets of two UDP
-//! ports in namespaces of processes it can name.
+//! ports in namespaces of processes it can name, and single addresses beside others there.
 #![forbid(unsafe_code)]
 
 mod container_facts;
@@ -14,9 +14,14 @@ mod known_namespaces;
 mod namespace_watcher;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
+mod underlay_address_thread;
+mod underlay_addresses;
 
 pub use container_facts::{ContainerFacts, ContainerInterface};
 pub use helper::{WORKERS, serve, serve_alone};
+pub use helper_protocol::underlay_messages::{
+    AddressState, UNDERLAY_ADDRESSES_MAX, want_addresses,
+};
 pub use helper_protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, PSP_PORT, Process, receive,
     request,

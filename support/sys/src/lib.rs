@@ -4,6 +4,7 @@
 //! Everything runs on rustix's own system calls, because this crate is also loaded into other
 //! people's processes where libc calls may be hooked. Descriptors are close-on-exec from birth.
 
+pub mod address_assignment;
 pub mod adjacent_extents;
 pub mod autobind_socket;
 pub mod available_memory;

@@ -10,16 +10,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
-const RTM_NEWADDR: u16 = 20;
-const RTM_GETADDR: u16 = 22;
+pub(crate) const RTM_NEWADDR: u16 = 20;
+pub(crate) const RTM_GETADDR: u16 = 22;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 0x001;
+const NLM_F_ACK: u16 = 0x004;
 const NLM_F_REQUEST_DUMP: u16 = NLM_F_REQUEST | 0x300;
 const IFLA_MTU: u16 = 4;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_FLAGS: u16 = 8;
+pub(crate) const IFA_ADDRESS: u16 = 1;
+pub(crate) const IFA_LOCAL: u16 = 2;
+pub(crate) const IFA_FLAGS: u16 = 8;
 const IFF_UP: u32 = 0x1;
 const IFF_LOOPBACK: u32 = 0x8;
 /// Duplicate address detection failed, or has not finished yet.
@@ -102,6 +103,11 @@ pub(crate) fn request(kind: u16, body: &[u8], each: impl FnMut(u16, &[u8])) -> i
     ask(kind, NLM_F_REQUEST, body, each)
 }
 
+/// A change, which the kernel says is done. `flags`: beside those of every change.
+pub(crate) fn change(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    ask(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body, |_, _| {})
+}
+
 fn ask(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
     // No protocol number means number 0, NETLINK_ROUTE. One socket a dump: what is left unread of
     // one that stopped early does not get into the next.
@@ -143,8 +149,11 @@ pub(crate) fn messages(mut rest: &[u8], mut each: impl FnMut(u16, &[u8])) -> io:
         match kind {
             NLMSG_DONE => return Ok(true),
             NLMSG_ERROR => {
-                let code = u32_at(body, 0).unwrap_or(0).cast_signed();
-                return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+                // Without an error it is the end of a change.
+                return match u32_at(body, 0).unwrap_or(0).cast_signed() {
+                    0 => Ok(true),
+                    code => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
+                };
             }
             _ => each(kind, body),
         }

@@ -18,8 +18,8 @@ pub enum Privilege {
     Look,
     /// Reading files of any user (CAP_DAC_READ_SEARCH).
     ReadAll,
-    /// Socket buffers beyond the system's usual limit (CAP_NET_ADMIN).
-    LargeBuffers,
+    /// Socket buffers beyond the system's usual limit, and addresses of interfaces (CAP_NET_ADMIN).
+    NetworkSettings,
     /// UDP ports below 1024 (CAP_NET_BIND_SERVICE).
     LowPorts,
     /// Any number of descriptors in sockets, unread (CAP_SYS_RESOURCE).
@@ -34,7 +34,7 @@ impl Privilege {
             Privilege::Enter => CapabilitySet::SYS_ADMIN,
             Privilege::Look => CapabilitySet::SYS_PTRACE,
             Privilege::ReadAll => CapabilitySet::DAC_READ_SEARCH,
-            Privilege::LargeBuffers => CapabilitySet::NET_ADMIN,
+            Privilege::NetworkSettings => CapabilitySet::NET_ADMIN,
             Privilege::LowPorts => CapabilitySet::NET_BIND_SERVICE,
             Privilege::ManyDescriptors => CapabilitySet::SYS_RESOURCE,
             Privilege::HearAll => CapabilitySet::NET_BROADCAST,

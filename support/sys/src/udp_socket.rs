@@ -83,8 +83,25 @@ fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
 /// `EADDRINUSE`, also if somebody has the port on every address; `EADDRNOTAVAIL` if the namespace
 /// does not have the address.
 pub fn bound_to(address: SocketAddr) -> io::Result<OwnedFd> {
+    bound(address, false)
+}
+
+/// The same, if the namespace may get the address later, or lose it for a while: what is sent
+/// meanwhile is lost.
+///
+/// # Errors
+/// `EADDRINUSE` as above.
+pub fn bound_early_to(address: SocketAddr) -> io::Result<OwnedFd> {
+    bound(address, true)
+}
+
+fn bound(address: SocketAddr, is_early: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = receiver(family)?;
+    match family {
+        AddressFamily::INET => sockopt::set_ip_freebind(&socket, is_early)?,
+        _ => sockopt::set_ipv6_freebind(&socket, is_early)?,
+    }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
         crate::udp_zero_checksum::allow_zero_checksum(socket.as_fd())?;

@@ -7,8 +7,8 @@ use crate::table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
     AdoptionValue, ControlOptions, DatapathValue, EncryptionValue, ModeValue, OperationRate,
-    PolicyCommand, PolicyMode, PolicyOptions, Rate, RuleOptions, TenantCommand, TenantOptions,
-    VnicOptions,
+    PolicyAddress, PolicyCommand, PolicyMode, PolicyOptions, Rate, RuleOptions, TenantCommand,
+    TenantOptions, VnicOptions,
 };
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::MetadataExt;
@@ -209,6 +209,8 @@ fn policy_fields(
         ModeValue::Shared => "shared",
     });
     fields.extend(word.map(|word| ("mode".to_owned(), word.into())));
+    let address = |PolicyAddress(address)| address.map_or(Value::Null, |it| it.to_string().into());
+    fields.extend(mode.underlay.map(|underlay| ("underlay".to_owned(), address(underlay))));
     let rules = match rules.rules.as_slice() {
         [] => return fields,
         [none] if none == "none" => Value::Null,
@@ -339,6 +341,9 @@ fn people(objects: &[Value]) -> String {
         };
         let mut fields: Vec<String> = fields.map(field).collect();
         fields.extend(object["gid"].as_str().map(|gid| format!("gid={gid}")));
+        let underlay =
+            object["underlay"].as_str().filter(|_| object["fields"]["underlay"].is_null());
+        fields.extend(underlay.map(|address| format!("underlay={address}")));
         fields.extend(object["problem"].as_str().map(|problem| format!("({problem})")));
         let source = match object["hides"].as_str() {
             Some(hidden) => format!("{} (hides {hidden})", text("source")),
@@ -406,6 +411,10 @@ mod tests {
             "omniverb policy create gold --control-rate 1.5k/s --qp-rate 20 --queue-pairs 9";
         let expected = json!({ "control_rate": "1500/s", "qp_rate": "20/s", "queue_pairs": 9 });
         assert_eq!(of_policy(words), expected);
+        let addressed = of_policy("omniverb policy create gold --underlay 192.0.2.50");
+        assert_eq!(addressed, json!({ "underlay": "192.0.2.50" }));
+        let taken = of_policy("omniverb policy create gold --underlay none");
+        assert_eq!(taken, json!({ "underlay": null }));
         let words = "omniverb policy create gold --control-rate none --queue-pairs none";
         assert_eq!(of_policy(words), json!({ "control_rate": "none", "queue_pairs": null }));
         for words in ["omniverb tenant set blue", "omniverb tenant create blue --rate 0"] {

@@ -19,6 +19,7 @@ mod container_rules;
 mod containers;
 mod object_name_syntax;
 mod object_set;
+mod policy_addresses;
 mod remote_vnic;
 mod rule_value;
 mod state_file;
@@ -531,6 +532,7 @@ impl Objects {
         if let Some((_, place)) = self.places.place(name) {
             row["gid"] = self.places.gid(name, &self.keys).map(|gid| gid.to_string()).into();
             row["qpn_offset"] = place.range.offset().number().into();
+            row["underlay"] = place.underlay.to_string().into();
         }
         if let (None, Some(problem)) = (given, object.path(name).and_then(problem_at)) {
             row["problem"] = problem.into();

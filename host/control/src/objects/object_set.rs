@@ -129,6 +129,9 @@ pub struct PolicyObject {
     /// Queue pairs that each vNIC may have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_pairs: Option<u32>,
+    /// The address of this host that packets of its vNICs carry, instead of their tenant's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<IpAddr>,
     /// Which operations are allowed with which peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleValue>,
@@ -336,6 +339,9 @@ impl ObjectSet {
             if let Some(problem) = ObjectSet::problem_of_tenant(name, tenant) {
                 return error(ObjectKind::Tenant, name, problem);
             }
+        }
+        if let Some((name, problem)) = self.problem_of_policy_addresses() {
+            return error(ObjectKind::Policy, name, problem);
         }
         for (number, (name, remote)) in self.address.iter().enumerate() {
             let many = || format!("there are more than {OBJECTS_MAX}");

@@ -16,7 +16,7 @@ use omniverb_tenancy::{TenantNetwork, VnicPlace};
 use omniverb_vgid::{
     Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork, VnicAddress,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
@@ -27,7 +27,7 @@ const MTU_OF_ONE_HOST: u32 = 9000;
 const MTUS: RangeInclusive<u32> = 576..=65535;
 
 /// The problem of an IPv6 underlay.
-const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
+pub(super) const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
 
 /// Ranges of QPNs, each with its end and vNIC, by host and beginning.
 type Taken<'a> = BTreeMap<(IpAddr, u32), (u32, &'a str)>;
@@ -45,7 +45,7 @@ pub(crate) struct VirtualPlaces {
 
 impl ObjectSet {
     /// The tenant of a vNIC and its underlay address here, if it has a virtual network.
-    fn network_of(&self, vnic: &VnicObject) -> Option<(&String, IpAddr)> {
+    pub(super) fn network_of(&self, vnic: &VnicObject) -> Option<(&String, IpAddr)> {
         let (name, tenant) = self.tenant.get_key_value(vnic.tenant.as_ref()?)?;
         Some((name, tenant.underlay?))
     }
@@ -58,7 +58,8 @@ impl ObjectSet {
     /// Whether a vNIC is described as one of another host.
     pub(crate) fn is_elsewhere(&self, vnic: &VnicObject) -> bool {
         let host = self.network_of(vnic).map(|(_, host)| host);
-        host.zip(vnic.underlay).is_some_and(|(host, underlay)| host != underlay)
+        host.zip(vnic.underlay)
+            .is_some_and(|(host, said)| host != said && !self.has_policy_with(vnic, said))
     }
 
     /// The problem with a tenant's virtual network, if there is one.
@@ -90,12 +91,24 @@ impl ObjectSet {
     /// The problem with a vNIC's place in a virtual network, if there is one.
     pub(crate) fn problem_of_place(&self, vnic: &VnicObject) -> Option<String> {
         let VnicObject { address, underlay, qpn_offset, qpns, .. } = vnic;
-        let Some((tenant, _)) = self.network_of(vnic) else {
+        let policy = self.policy_with_address(vnic);
+        let Some((tenant, host)) = self.network_of(vnic) else {
             let says =
                 [address.is_some(), underlay.is_some(), qpn_offset.is_some(), qpns.is_some()];
-            let text = "address, underlay, qpn_offset and qpns need a tenant with an underlay";
-            return says.contains(&true).then(|| text.into());
+            if says.contains(&true) {
+                let text = "address, underlay, qpn_offset and qpns need a tenant with an underlay";
+                return Some(text.into());
+            }
+            return policy.map(|(policy, _)| {
+                format!("policy {policy:?} has an underlay: the vNIC's tenant needs one, too")
+            });
         };
+        if let Some((policy, _)) = policy.filter(|_| host.is_loopback()) {
+            return Some(format!(
+                "policy {policy:?} has an underlay, and tenant {tenant:?} is of one host by its \
+                 own, {host}: give the tenant an address of an interface"
+            ));
+        }
         if address.is_none() {
             return Some(format!(
                 "tenant {tenant:?} has an underlay: say the vNIC's address in it"
@@ -128,8 +141,12 @@ impl VirtualPlaces {
     /// Of these objects. `before`: ranges that vNICs have already, which they keep.
     ///
     /// # Errors
-    /// Two vNICs have one address or some QPNs in common, or there are no QPNs left.
+    /// Two vNICs have one address or some QPNs in common, there are no QPNs left, or vNICs of two
+    /// tenants have an address of a policy.
     pub(crate) fn of(all: &ObjectSet, before: &VirtualPlaces) -> Result<VirtualPlaces, String> {
+        if let Some(problem) = all.problem_of_shared_addresses() {
+            return Err(problem);
+        }
         let mut found = VirtualPlaces::default();
         let mut addresses = BTreeMap::new();
         let mut taken = Taken::new();
@@ -143,7 +160,7 @@ impl VirtualPlaces {
             if let Some(other) = addresses.insert((tenant, virtual_ip), name) {
                 return Err(format!("vnic {name:?}: vnic {other:?} has the address {virtual_ip}"));
             }
-            let underlay = vnic.underlay.unwrap_or(host);
+            let underlay = all.underlay_of(vnic, host);
             let count = vnic.qpns.unwrap_or(QPNS);
             let kept = before.places.get(name).filter(|(of, place)| {
                 let same = (place.virtual_ip, place.underlay, place.range.count());
@@ -196,8 +213,8 @@ impl VirtualPlaces {
         for (name, (tenant, VnicPlace { underlay, range, .. })) in &self.places {
             claim(taken.entry(tenant).or_default(), *underlay, *range, name);
         }
-        let ours: BTreeSet<IpAddr> =
-            all.tenant.values().filter_map(|tenant| tenant.underlay).collect();
+        let mut ours = all.policy_addresses();
+        ours.extend(all.tenant.values().filter_map(|tenant| tenant.underlay));
         let place_of = |name: &str, remote: &RemoteVnic| {
             let (tenant, virtual_ip) = parse_name(name)?;
             let (tenant, of) = all.tenant.get_key_value(tenant)?;

@@ -23,12 +23,16 @@ use std::io;
 use std::sync::Arc;
 
 impl Server {
-    /// Has the helper tell of containers, if there are rules about them.
+    /// Has the helper tell of containers, if there are rules about them, or addresses of policies
+    /// that come and go with them.
     pub(super) fn watch_containers(&mut self) {
-        if !self.objects.has_rules() {
+        if !self.hears_of_containers() {
             return;
         }
         if !self.is_privileged() {
+            if !self.objects.has_rules() {
+                return;
+            }
             let text = "[[container]] is about no namespace: without CAP_SYS_ADMIN only this one \
                         is served";
             return self.journal.log(Level::Warning, text);
@@ -36,6 +40,10 @@ impl Server {
         let Ok(ours) = Namespace::current() else { return };
         let (enclosed, now) = (Enclosed::Namespace(Arc::new(ours)), clock::now());
         self.helper.ask(Kind::Watch, Subject::Containers, &Holder::default(), enclosed, now);
+    }
+
+    fn hears_of_containers(&self) -> bool {
+        self.objects.has_rules() || self.objects.has_policy_addresses()
     }
 
     /// The helper watches containers, or cannot.
@@ -57,7 +65,7 @@ impl Server {
         facts: ContainerFacts,
     ) {
         // Where the kernel does not count namespaces, the next one may look like this one.
-        if cookie.is_some() && self.objects.has_rules() {
+        if cookie.is_some() && self.hears_of_containers() {
             self.hear_of_container(&evidence(identity, cookie), container(facts, None), true);
         }
     }
@@ -153,8 +161,9 @@ impl Server {
         let evidence = known.evidence();
         let vnic = self.engine_ports().recognize(&evidence);
         let is_namespace = evidence.attachment == Attachment::Namespace;
-        if self.objects.isolates() && is_namespace && !self.objects.is_described(vnic) {
-            // A path may lead there by now.
+        // It may have been heard of before a path led there.
+        let is_known = self.objects.isolates() || self.hears_of_containers();
+        if is_known && is_namespace && !self.objects.is_described(vnic) {
             self.engine_ports().apply_object(vnic);
             self.engine_ports().review_rules();
         }

@@ -48,6 +48,7 @@ impl Server {
 
     /// Lets go of everything that others have a hand in, before the daemon ends. Links go on.
     pub(super) fn close(&mut self) {
+        self.remove_addresses();
         // Before their clients are: what those have of its window stays as it is.
         for id in self.machines.numbers() {
             self.part_with_machine(id, "the daemon ends");

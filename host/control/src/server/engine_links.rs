@@ -99,7 +99,8 @@ impl EnginePorts<'_> {
                 if let Some(((tenant, place), end)) = self.tables.place(vnic).zip(end)
                     && let Err(error) = end.and_then(|end| {
                         let agent = self.machines.of_vnic(vnic).and_then(|it| it.port.clone());
-                        self.engine.carry(vnic, (tenant, &place), end, agent)
+                        let is_added = self.objects.added_address(vnic).is_some();
+                        self.engine.carry(vnic, (tenant, &place, is_added), end, agent)
                     })
                 {
                     self.warn_of_underlay(vnic, place.underlay, &error);

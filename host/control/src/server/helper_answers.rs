@@ -34,12 +34,14 @@ impl Server {
             FromHelper::Restarted => {
                 let text = "the helper for network namespaces had died and was started again";
                 self.journal.log(Level::Warning, text);
+                self.addresses.begin_again();
                 return self.watch_containers();
             }
             FromHelper::Appeared(identity, cookie, facts) => {
                 return self.container_appeared(identity, cookie, facts);
             }
             FromHelper::Vanished(identity) => return self.container_vanished(identity),
+            FromHelper::Addresses(states) => return self.addresses_became(states),
         };
         match (kind, subject, found) {
             (Kind::Process, subject, found) => {

@@ -27,6 +27,7 @@ mod pair_windows;
 mod start;
 mod status;
 mod subsystems;
+mod underlay_addresses;
 mod virtual_machines;
 mod vnics;
 
@@ -52,6 +53,7 @@ use crate::settings::Ended;
 use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
+use crate::underlay_addresses::UnderlayAddresses;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
@@ -96,6 +98,8 @@ pub struct Server {
     vnics: Vnics,
     /// Inspects other network namespaces.
     helper: HelperRequests,
+    /// Addresses of policies that the helper adds to interfaces.
+    addresses: UnderlayAddresses,
     /// Links that are not direct, and what travels on them.
     engine: Packets,
     probes: Probes,
@@ -186,6 +190,7 @@ impl Server {
             let Some((session, reason)) = self.clients.next_parting() else { break };
             self.end(session, reason);
         }
+        self.tell_addresses();
     }
 
     /// Executes the tables' actions.

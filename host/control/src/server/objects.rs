@@ -88,6 +88,7 @@ impl Server {
         let changed = self.objects.change(text);
         if changed.is_ok() {
             self.engine_ports().apply_objects();
+            self.watch_containers();
             self.end_undescribed();
         }
         answer(changed)
@@ -149,6 +150,7 @@ impl EnginePorts<'_> {
         let has_moved = self.tables.place(key) != place;
         let has_other_sockets = has_moved && self.vnics.has_port(key);
         self.tables.decide(|tables| tables.set_place(key, place));
+        self.addresses.need(key, place.and_then(|_| self.objects.added_address(key)));
         if has_other_sockets {
             self.end_port(key);
             self.want_port(key);

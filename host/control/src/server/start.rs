@@ -28,6 +28,7 @@ use crate::socket_relations::SocketRelations;
 use crate::start_errors::StartError;
 use crate::tenancy_and_pending_actions::Tables;
 use crate::ticket_secret;
+use crate::underlay_addresses::UnderlayAddresses;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnic_attachment::Attached;
@@ -154,6 +155,7 @@ impl Server {
             looks: Default::default(),
             vnics: Vnics::new(registry),
             helper,
+            addresses: UnderlayAddresses::new(),
             engine,
             probes,
             captures,
@@ -171,6 +173,7 @@ impl Server {
         server.engine_ports().apply_networks();
         server.engine_ports().tell_registered();
         server.watch_containers();
+        server.tell_addresses();
         Ok(server)
     }
 

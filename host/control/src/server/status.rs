@@ -99,7 +99,10 @@ impl StatusRows<'_> {
     pub(super) fn objects_slice(&self, from: Cursor) -> Status {
         let mut slice = Slice::new();
         let mut at = from.vnic;
-        while let Some(row) = self.objects.row(at) {
+        while let Some(mut row) = self.objects.row(at) {
+            if let Some(problem) = self.problem_of_address(&row) {
+                row["problem"] = problem.into();
+            }
             if !slice.add("object", &row) {
                 return slice.status(Some(Cursor { vnic: at, ..Cursor::START }));
             }

@@ -16,6 +16,7 @@ use crate::server::Server;
 use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
+use crate::underlay_addresses::UnderlayAddresses;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
@@ -61,6 +62,7 @@ pub(super) struct PairWindows<'a> {
 
 /// Keeps vNICs' sockets, and what the engine does with them: links, probes, captures.
 pub(super) struct EnginePorts<'a> {
+    pub(super) addresses: &'a mut UnderlayAddresses,
     pub(super) captures: &'a mut Captures,
     pub(super) clients: &'a mut Clients,
     pub(super) counted: &'a mut Counters,
@@ -90,6 +92,7 @@ pub(super) struct Guests<'a> {
 
 /// Makes rows of what there is to see.
 pub(super) struct StatusRows<'a> {
+    pub(super) addresses: &'a UnderlayAddresses,
     pub(super) arrivals: &'a Arrivals,
     pub(super) clients: &'a Clients,
     pub(super) counted: &'a Counters,
@@ -159,6 +162,7 @@ impl Server {
 
     pub(super) fn engine_ports(&mut self) -> EnginePorts<'_> {
         EnginePorts {
+            addresses: &mut self.addresses,
             captures: &mut self.captures,
             clients: &mut self.clients,
             counted: &mut self.counted,
@@ -190,6 +194,7 @@ impl Server {
 
     pub(super) fn status_rows(&self) -> StatusRows<'_> {
         StatusRows {
+            addresses: &self.addresses,
             arrivals: &self.arrivals,
             clients: &self.clients,
             counted: &self.counted,

@@ -97,6 +97,7 @@ impl EnginePorts<'_> {
                     }
                 }
                 News::Gone(vnic) => {
+                    self.addresses.need(vnic, None);
                     if let Err(problem) = self.objects.forget(vnic) {
                         self.journal.log(Level::Warning, format_args!("{problem}"));
                     }

@@ -28,7 +28,7 @@ use omniverb_sys::proxied_udp::{
     self, HEAD_BYTES, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader, ProxiedMessage,
 };
 use omniverb_sys::thread_watchdog::ThreadPulse;
-use omniverb_sys::udp_socket::{UdpPort, bound_to};
+use omniverb_sys::udp_socket::{UdpPort, bound_early_to, bound_to};
 use omniverb_sys::{EventFd, Poller, seqpacket};
 use omniverb_terms::{Qpn, VnicId};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
@@ -72,6 +72,8 @@ pub struct Seat {
     pub network: u64,
     /// The address of this host that its packets carry.
     pub underlay: IpAddr,
+    /// The host gets that address about now, and may lose it for a while.
+    pub is_added: bool,
     /// Whether it has peers on other hosts. Without them it needs no socket.
     pub has_far_peers: bool,
     /// Its QPNs: the first, and how many.
@@ -235,12 +237,14 @@ impl Relay {
         self.last_number
     }
 
-    /// Has a socket of this address, if there is none yet.
-    fn add_host(&mut self, address: IpAddr) -> io::Result<()> {
+    /// Has a socket of a vNIC's underlay address, if there is none yet.
+    fn add_host(&mut self, seat: &Seat) -> io::Result<()> {
+        let address = seat.underlay;
         if self.hosts.values().any(|host| host.address == address) {
             return Ok(());
         }
-        let socket = bound_to(SocketAddr::new(address, PORT))?;
+        let open = if seat.is_added { bound_early_to } else { bound_to };
+        let socket = open(SocketAddr::new(address, PORT))?;
         let state = UdpSocketState::new((&socket).into())?;
         let number = self.next_number();
         self.poller.add(&socket, token::HOST | number)?;
@@ -269,7 +273,7 @@ impl Relay {
     fn open(&mut self, seat: Seat) -> io::Result<()> {
         let vnic = seat.vnic;
         // First, so that a socket that it has already stays.
-        let has_socket = if seat.has_far_peers { self.add_host(seat.underlay) } else { Ok(()) };
+        let has_socket = if seat.has_far_peers { self.add_host(&seat) } else { Ok(()) };
         self.leave(vnic);
         let watched = self.watch(seat);
         if watched.is_err() {

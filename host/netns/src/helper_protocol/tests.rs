@@ -106,6 +106,38 @@ fn watcher_messages_are_decoded() {
 }
 
 #[test]
+fn addresses_of_policies_are_decoded() {
+    use underlay_messages::{
+        AddressState, UNDERLAY_ADDRESSES_MAX, read_wanted, send_states, want_addresses,
+    };
+    let (one, other) = seqpacket::pair().unwrap();
+    let file = memfd::create("x", 4096).unwrap();
+    let mut bytes = vec![0; underlay_messages::WANTED_BYTES_MAX + 1];
+    for count in [0, 1, UNDERLAY_ADDRESSES_MAX, UNDERLAY_ADDRESSES_MAX + 1] {
+        let address = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
+        let beside = "2001:db8::1".parse().unwrap();
+        let wanted: std::collections::BTreeMap<_, _> =
+            (1..=count).map(|n| (address(n), beside)).collect();
+        want_addresses(one.as_fd(), file.as_fd(), &wanted).unwrap();
+        let mode = seqpacket::BlockingMode::NonBlocking;
+        let (length, mut files) = seqpacket::receive(other.as_fd(), &mut bytes, mode).unwrap();
+        let (_, seen) = read_wanted(&bytes[..length], &mut files).unwrap();
+        let most = count.min(UNDERLAY_ADDRESSES_MAX);
+        assert_eq!(seen, wanted.into_iter().take(most).collect());
+        for end in 0..length {
+            let mut files = vec![file.try_clone().unwrap()];
+            assert!(read_wanted(&bytes[..end], &mut files).is_none());
+        }
+        let states: AddressState = seen.keys().map(|ip| (*ip, 99)).collect();
+        send_states(one.as_fd(), &states).unwrap();
+        match receive(other.as_fd()).unwrap().unwrap() {
+            Answer::UnderlayAddresses(seen) => assert_eq!(seen, states),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn malformed_messages_are_refused_at_both_ends() {
     let (one, other) = seqpacket::pair().unwrap();
     let file = memfd::create("x", 4096).unwrap();
@@ -127,18 +159,22 @@ fn malformed_messages_are_refused_at_both_ends() {
             ADDRESSES_BYTES,
             FACTS_BYTES,
             VANISHED_BYTES,
+            HEADER_BYTES + 20,
+            HEADER_BYTES + 32,
         ];
         let mut bytes = vec![0u8; lengths[next() as usize % lengths.len()]];
         bytes.iter_mut().for_each(|byte| *byte = if next() % 3 == 0 { next() as u8 } else { 0 });
         if round % 2 == 0 && bytes.len() >= 8 {
             bytes[..4].copy_from_slice(&MARK.to_ne_bytes());
-            bytes[4..8].copy_from_slice(&(next() % 9).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&(next() % 10).to_ne_bytes());
         }
         let files = vec![file.as_fd(); next() as usize % 6];
-        let own = || files.iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+        let own =
+            || -> Vec<OwnedFd> { files.iter().map(|f| f.try_clone_to_owned().unwrap()).collect() };
         if let Some((_, kind, _)) = read_request(&bytes, own()) {
             assert!(bytes.len() == REQUEST_BYTES && Kind::of(kind.number()).is_some());
         }
+        let _ = underlay_messages::read_wanted(&bytes, &mut own());
         let _ = read_answer(&bytes, own());
         if !bytes.is_empty() {
             seqpacket::send(one.as_fd(), &bytes, &files).unwrap();

@@ -1,8 +1,10 @@
 //! Feeds arbitrary bytes to the protocol's decoders, for fuzzing: they must not panic.
 
+use crate::helper_protocol::message_fields::{HEADER_BYTES, MARK};
+use crate::helper_protocol::underlay_messages::{STATES_BYTES_MAX, WANTED_BYTES_MAX, read_wanted};
 use crate::helper_protocol::{
-    ADDRESSES_BYTES, FACTS_BYTES, HEADER_BYTES, MARK, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES,
-    VANISHED_BYTES, read_answer, read_request,
+    ADDRESSES_BYTES, FACTS_BYTES, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES, VANISHED_BYTES,
+    read_answer, read_request,
 };
 use std::os::fd::OwnedFd;
 
@@ -29,12 +31,15 @@ pub fn protocol(bytes: &[u8]) {
         PORT_BYTES,
         FACTS_BYTES,
         VANISHED_BYTES,
+        WANTED_BYTES_MAX,
+        STATES_BYTES_MAX,
     ];
     let mut message = MARK.to_ne_bytes().to_vec();
     message.extend(rest);
-    if let Some(length) = lengths.get(usize::from(length % 8)) {
+    if let Some(length) = lengths.get(usize::from(length % 10)) {
         message.resize(*length, 0);
     }
+    let _ = read_wanted(&message, &mut files());
     let _ = read_request(&message, files());
     let _ = read_answer(&message, files());
 }

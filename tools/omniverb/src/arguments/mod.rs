@@ -10,8 +10,8 @@ mod vnic;
 
 use clap::{Parser, Subcommand, ValueEnum};
 pub use objects::{
-    ControlOptions, EncryptionValue, ModeValue, PolicyCommand, PolicyMode, QueuePairs, RuleOptions,
-    TenantCommand, TenantOptions,
+    ControlOptions, EncryptionValue, ModeValue, PolicyAddress, PolicyCommand, PolicyMode,
+    QueuePairs, RuleOptions, TenantCommand, TenantOptions,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -121,6 +121,24 @@ pub struct PolicyMode {
     /// them together [default: each].
     #[arg(long)]
     pub mode: Option<ModeValue>,
+    /// The address of this host that packets of its devices carry between hosts, or none for that
+    /// of their tenant, which needs one. The daemon adds it to the interface that has the tenant's.
+    #[arg(long, value_name = "ADDRESS", value_parser = policy_address)]
+    pub underlay: Option<PolicyAddress>,
+}
+
+/// An address of a policy; `None` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyAddress(pub Option<IpAddr>);
+
+fn policy_address(text: &str) -> Result<PolicyAddress, String> {
+    match text {
+        "none" => Ok(PolicyAddress(None)),
+        text => text
+            .parse()
+            .map(|address| PolicyAddress(Some(address)))
+            .map_err(|_| format!("{text:?} is neither an address nor none")),
+    }
 }
 
 /// What the processes of a device may ask of the daemon.
@@ -189,8 +207,8 @@ pub enum PolicyCommand {
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
     #[command(group = changes(&[
-        "mode", "datapath", "rate", "burst", "ops", "adoption", "faults", "control_rate",
-        "qp_rate", "queue_pairs", "rules",
+        "mode", "underlay", "datapath", "rate", "burst", "ops", "adoption", "faults",
+        "control_rate", "qp_rate", "queue_pairs", "rules",
     ]))]
     Set {
         /// The name of the policy.

@@ -60,12 +60,22 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
     assert!(is_heard.unwrap(), "it is deaf");
 }
 
+#[test]
+fn an_address_that_the_host_is_about_to_get_has_its_socket_already() {
+    let mut relay = relay();
+    let later = IpAddr::from([192, 0, 2, 78]);
+    let (_one, end) = seqpacket::pair().unwrap();
+    relay.open(Seat { is_added: true, ..seat(1, later, 0x40_0000, end) }).unwrap();
+    assert!(socket_at([192, 0, 2, 78]).is_some());
+}
+
 /// A vNIC of the network 1, with peers on other hosts.
 fn seat(vnic: u64, underlay: IpAddr, first: u32, end: OwnedFd) -> Seat {
     Seat {
         vnic: VnicId(vnic),
         network: 1,
         underlay,
+        is_added: false,
         has_far_peers: true,
         qpns: (Qpn(first), 1024),
         end,

@@ -1,0 +1,106 @@
+//! Encodes what the daemon wants of addresses of policies, and what has become of them.
+
+use super::message_fields::{HEADER_BYTES, MARK, Reader, Writer, header};
+use omniverb_sys::seqpacket;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Budget: addresses of policies that one host may have.
+pub const UNDERLAY_ADDRESSES_MAX: usize = 256;
+
+/// The number of a request for addresses, and of what is said of them unasked.
+pub(super) const UNDERLAY_ADDRESSES: u32 = 9;
+const IP_BYTES: usize = 16;
+const STATE_BYTES: usize = IP_BYTES + 4;
+/// Bytes of the longest request.
+pub(crate) const WANTED_BYTES_MAX: usize = HEADER_BYTES + UNDERLAY_ADDRESSES_MAX * 2 * IP_BYTES;
+/// Bytes of what is said of the most.
+pub(crate) const STATES_BYTES_MAX: usize = HEADER_BYTES + UNDERLAY_ADDRESSES_MAX * STATE_BYTES;
+
+/// Addresses that were wanted. 0: the host has it; otherwise an error of the kernel's, as `EPERM`,
+/// or `EADDRNOTAVAIL` if no interface has the address that it is to be beside.
+pub type AddressState = BTreeMap<IpAddr, i32>;
+
+/// Has interfaces of a namespace get these addresses, and no others: each the one that has another
+/// address. What is beyond [`UNDERLAY_ADDRESSES_MAX`] is left out.
+///
+/// # Errors
+/// `WouldBlock` if the helper has not taken earlier requests yet, `EPIPE` if it is gone.
+pub fn want_addresses(
+    socket: BorrowedFd<'_>,
+    namespace: BorrowedFd<'_>,
+    wanted: &BTreeMap<IpAddr, IpAddr>,
+) -> io::Result<()> {
+    let count = wanted.len().min(UNDERLAY_ADDRESSES_MAX);
+    let mut bytes = header(UNDERLAY_ADDRESSES, 0, 0, count);
+    for (ip, beside) in wanted.iter().take(count) {
+        bytes.ip(*ip);
+        bytes.ip(*beside);
+    }
+    seqpacket::try_send(socket, &bytes.0, &[namespace])
+}
+
+/// A request as the helper gets it; `None` if it makes no sense, or is another.
+pub(crate) fn read_wanted(
+    bytes: &[u8],
+    files: &mut Vec<OwnedFd>,
+) -> Option<(OwnedFd, BTreeMap<IpAddr, IpAddr>)> {
+    let mut reader = Reader(bytes);
+    let count = reader.head(UNDERLAY_ADDRESSES)?;
+    let fits = bytes.len() == HEADER_BYTES + count * 2 * IP_BYTES && files.len() == 1;
+    if count > UNDERLAY_ADDRESSES_MAX || !fits {
+        return None;
+    }
+    let all = (0..count).map(|_| Some((reader.ip()?, reader.ip()?)));
+    let wanted: BTreeMap<_, _> = all.collect::<Option<_>>()?;
+    let is_of_a_host =
+        |ip: &IpAddr| !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback());
+    let is_sensible = wanted.len() == count && wanted.keys().all(is_of_a_host);
+    is_sensible.then_some((files.pop()?, wanted))
+}
+
+/// The helper says what has become of addresses.
+pub(crate) fn send_states(socket: BorrowedFd<'_>, states: &AddressState) -> io::Result<()> {
+    let mut bytes = header(UNDERLAY_ADDRESSES, 0, 0, states.len());
+    for (ip, state) in states {
+        bytes.ip(*ip);
+        bytes.number(state.cast_unsigned());
+    }
+    seqpacket::send(socket, &bytes.0, &[])
+}
+
+/// What the helper says of addresses; `None` if it makes no sense, or is another message.
+pub(crate) fn read_states(bytes: &[u8]) -> Option<AddressState> {
+    let mut reader = Reader(bytes);
+    let count = reader.head(UNDERLAY_ADDRESSES)?;
+    if count > UNDERLAY_ADDRESSES_MAX || bytes.len() != HEADER_BYTES + count * STATE_BYTES {
+        return None;
+    }
+    let all = (0..count).map(|_| Some((reader.ip()?, reader.number()?.cast_signed())));
+    all.collect::<Option<AddressState>>().filter(|all| all.values().all(|state| *state >= 0))
+}
+
+impl Writer {
+    fn ip(&mut self, ip: IpAddr) {
+        let six = match ip {
+            IpAddr::V4(four) => four.to_ipv6_mapped(),
+            IpAddr::V6(six) => six,
+        };
+        self.0.extend(six.octets());
+    }
+}
+
+impl Reader<'_> {
+    /// The count of a message with this number.
+    fn head(&mut self, number: u32) -> Option<usize> {
+        let fits = self.number()? == MARK && self.number()? == number;
+        let (id, errno, count) = (self.long()?, self.number()?, self.number()?);
+        (fits && id == 0 && errno == 0).then_some(count as usize)
+    }
+
+    fn ip(&mut self) -> Option<IpAddr> {
+        Some(Ipv6Addr::from(self.take::<IP_BYTES>()?).to_canonical())
+    }
+}
