@@ -3,8 +3,10 @@ their first process opens the device; and nothing is left when they end. With `-
 nothing describes has no device."""
 
 import contextlib
+import itertools
 import os
 import secrets
+import time
 
 from harness import process
 from harness.case import WAITS, Case, Failure, Group, check
@@ -33,6 +35,27 @@ name = "{namespace}"
 interface = "cg0"
 cgroup = "/"
 tenant = "red"
+"""
+
+
+# An earlier rule that needs what comes last.
+_ORDERED = """
+[tenant.blue]
+[tenant.red]
+[tenant.rest]
+
+[[container]]
+address = "10.1.0.66/32"
+tenant = "red"
+name = "red-{address}"
+
+[[container]]
+bridge = "blue-*"
+tenant = "blue"
+name = "blue-{address}"
+
+[[container]]
+tenant = "rest"
 """
 
 
@@ -184,6 +207,69 @@ def _later(stage):
             raise Failure("a rule may name a tenant that is not there")
 
 
+def _setting_up(stage):
+    """Platforms set an interface up in any order: rules wait for the last step."""
+    with _host(stage, rules=_ORDERED) as host:
+        for number, order in enumerate(itertools.permutations(("port", "address", "up")), 1):
+            for address, name in ((f"10.1.0.{number}", "blue"), ("10.1.0.66", "red")):
+                port, inside = f"p{number}{name}", host.container()
+                host.host.ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns",
+                             str(inside.pid))
+                steps = {"port": (host.host, "link", "set", port, "master", "blue-br", "up"),
+                         "address": (inside, "addr", "add", f"{address}/16", "dev", "eth0"),
+                         "up": (inside, "link", "set", "eth0", "up")}
+                for step in order:
+                    place, *words = steps[step]
+                    seen = host.vnic(inside)
+                    check(not seen.get("object"), f"{order}: {seen}")
+                    place.ip(*words)
+                    time.sleep(0.05)
+                host.until(inside, name)
+                check(host.vnic(inside)["object"] == f"{name}-{address}", f"{host.vnic(inside)}")
+                if name == "red":
+                    inside.close()
+                    process.until(lambda: not any(each.startswith("red") for each in
+                                                  host.objects()), 20, lambda: host.objects())
+        # One that never gets an address is decided when its first process comes.
+        bare = host.container()
+        host.host.ip("link", "add", "bare", "type", "veth", "peer", "name", "eth0", "netns",
+                     str(bare.pid))
+        host.host.ip("link", "set", "bare", "master", "blue-br", "up")
+        bare.ip("link", "set", "eth0", "up")
+        time.sleep(0.3)
+        check(not host.vnic(bare).get("object"), f"{host.vnic(bare)}")
+        host.run(bare, "run", "--", "ibv_devices")
+        check(host.vnic(bare)["tenant"] == "blue", f"{host.vnic(bare)}")
+
+
+def _described_later(stage):
+    """A vNIC that is attached to a container decides before what a rule has decided, from then on;
+    without it the rule decides again."""
+    with _host(stage) as host:
+        def shown(tenant, name):
+            vnic = host.vnic(blue)
+            check((vnic["tenant"], vnic["object"]) == (tenant, name), f"{vnic}")
+        blue = host.container()
+        host.plug(blue, "blue-br", "10.1.0.2/16")
+        host.until(blue, "blue")
+        path = blue.mounted_at(stage.folder("names") / "web")
+        for _ in range(2):
+            host.daemon.omniverb("vnic", "create", "web", "--attach", path, "--tenant", "red")
+            shown("red", "web")
+            host.daemon.kill()
+            host.daemon.socket.unlink()
+            host.daemon.start()
+            host.until(blue, "red")
+            host.daemon.omniverb("vnic", "delete", "web")
+            shown("blue", "blue-10.1.0.2")
+        # It outlives the container, as what a rule gave does not.
+        host.daemon.omniverb("vnic", "create", "web", "--attach", path, "--tenant", "red")
+        shown("red", "web")
+        blue.close()
+        process.until(lambda: not host.objects(), 20, lambda: f"{host.objects()}")
+        host.daemon.omniverb("vnic", "show", "web")
+
+
 def _first_process(stage):
     """Where the kernel tells of nothing, the first process waits until the rules have decided."""
     with _host(stage) as host:
@@ -233,6 +319,8 @@ def groups():
     """Hosts with bridges."""
     return [Group("containers.rules", [
         Case("containers.ready", _ready, 60), Case("containers.hand_made", _hand_made, 60),
-        Case("containers.later", _later, 60), Case("containers.first_process", _first_process, 60),
+        Case("containers.setting_up", _setting_up, 60),
+        Case("containers.later", _later, 60),
+        Case("containers.described_later", _described_later, 60), Case("containers.first_process", _first_process, 60),
         Case("containers.isolated", _isolated, 60),
     ], weight=WAITS)]

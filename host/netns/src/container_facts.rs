@@ -27,6 +27,8 @@ pub const CONTAINER_ADDRESSES_MAX: usize = 128;
 pub struct ContainerInterface {
     /// Its name in the container, which a privileged container can choose.
     pub name: String,
+    /// Packets can pass. While a platform sets the interface up, they cannot yet.
+    pub is_up: bool,
     /// The bridge of the helper's namespace that its other end is a port of.
     pub bridge: Option<String>,
     /// Its addresses, which a privileged container can choose.
@@ -56,8 +58,8 @@ pub(crate) fn collect(namespace: &Namespace) -> io::Result<(ContainerFacts, Opti
         };
         interface.addresses.truncate(room);
         room -= interface.addresses.len();
-        let (name, addresses) = (interface.name, interface.addresses);
-        interfaces.push(ContainerInterface { name, bridge, addresses });
+        let interfaces::Interface { name, is_up, addresses, .. } = interface;
+        interfaces.push(ContainerInterface { name, is_up, bridge, addresses });
     }
     Ok((ContainerFacts { name: name_of(namespace.identity()), interfaces }, cookie))
 }

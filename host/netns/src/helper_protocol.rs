@@ -47,7 +47,7 @@ const CONTAINER_ADDRESS_BYTES: usize = 16 + 4 + 4;
 pub(crate) const FACTS_BYTES: usize = HEADER_BYTES
     + IDENTITY_BYTES
     + NAME_SLOT_BYTES
-    + INTERFACES_MAX * 2 * INTERFACE_SLOT_BYTES
+    + INTERFACES_MAX * (2 * INTERFACE_SLOT_BYTES + 4)
     + 4
     + CONTAINER_ADDRESSES_MAX * CONTAINER_ADDRESS_BYTES;
 pub(crate) const VANISHED_BYTES: usize = HEADER_BYTES + IDENTITY_BYTES;
@@ -290,6 +290,7 @@ fn facts_message(
         let bridge = interface.and_then(|interface| interface.bridge.as_deref());
         bytes.text(interface.map_or("", |interface| &interface.name), INTERFACE_SLOT_BYTES);
         bytes.text(bridge.unwrap_or_default(), INTERFACE_SLOT_BYTES);
+        bytes.number(u32::from(interface.is_some_and(|interface| interface.is_up)));
     }
     let of_all = interfaces.iter().zip(0_u32..);
     let addresses: Vec<(IpAddr, u32)> = of_all
@@ -469,9 +470,10 @@ impl Reader<'_> {
         let mut interfaces = Vec::new();
         for at in 0..INTERFACES_MAX {
             let name = self.text(INTERFACE_SLOT_BYTES)?.unwrap_or_default();
-            let bridge = self.text(INTERFACE_SLOT_BYTES)?;
+            let (bridge, is_up) = (self.text(INTERFACE_SLOT_BYTES)?, self.number()? != 0);
             if at < count {
-                interfaces.push(ContainerInterface { name, bridge, addresses: Vec::new() });
+                let addresses = Vec::new();
+                interfaces.push(ContainerInterface { name, is_up, bridge, addresses });
             }
         }
         let addresses = self.number()? as usize;

@@ -23,7 +23,9 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
+const IFF_UP: u32 = 0x1;
 const IFF_LOOPBACK: u32 = 0x8;
+const IFF_LOWER_UP: u32 = 0x10000;
 const LINK_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 8;
 const NSID_BYTES: usize = 4;
@@ -35,6 +37,8 @@ pub struct Interface {
     pub index: u32,
     /// What people call it by.
     pub name: String,
+    /// Packets can pass: it is up, and so is what it is joined to.
+    pub is_up: bool,
     /// Its addresses, in the kernel's order.
     pub addresses: Vec<IpAddr>,
     /// Index of the interface that it is joined to, if that is in another namespace.
@@ -46,6 +50,7 @@ pub struct Interface {
 pub(crate) struct Link {
     pub(crate) index: u32,
     is_loopback: bool,
+    is_up: bool,
     name: String,
     link: Option<u32>,
     master: Option<u32>,
@@ -64,8 +69,8 @@ pub fn list() -> io::Result<Vec<Interface>> {
             && let Some(link) = parse_link(body).filter(|link| !link.is_loopback)
         {
             let peer = link.link_namespace.and(link.link);
-            let (index, name, addresses) = (link.index, link.name, Vec::new());
-            found.insert(index, Interface { index, name, addresses, peer });
+            let Link { index, name, is_up, .. } = link;
+            found.insert(index, Interface { index, name, is_up, addresses: Vec::new(), peer });
         }
     })?;
     dump(RTM_GETADDR, |kind, body| {
@@ -144,7 +149,9 @@ fn link(index: u32) -> io::Result<Option<Link>> {
 /// `struct ifinfomsg`: family, type, index, flags, change mask; then attributes.
 pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
-    let mut link = Link { index, is_loopback: flags & IFF_LOOPBACK != 0, ..Link::default() };
+    let is_loopback = flags & IFF_LOOPBACK != 0;
+    let is_up = flags & IFF_UP != 0 && flags & IFF_LOWER_UP != 0;
+    let mut link = Link { index, is_loopback, is_up, ..Link::default() };
     for (kind, value) in attributes(body.get(LINK_BYTES..)?).flatten() {
         match kind {
             IFLA_IFNAME => {
@@ -191,6 +198,9 @@ mod tests {
     #[test]
     fn broken_messages_say_nothing() {
         let mut body = vec![0, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+        assert!(!parse_link(&body).unwrap().is_up, "it has no carrier");
+        body[10] = 1;
+        assert!(parse_link(&body).unwrap().is_up);
         body.extend([8, 0, 3, 0, b'e', b't', b'h', 0, 8, 0, 5, 0, 9, 0, 0, 0]);
         body.extend([8, 0, 37, 0, 3, 0, 0, 0]);
         let link = parse_link(&body).unwrap();

@@ -4,11 +4,12 @@
 //! another address does not leave its tenant. A namespace that no rule matched is decided again
 //! when it changes.
 
-use super::Objects;
-use super::container_rules::{Container, Verdict, decide};
+use super::container_rules::{Container, Moment, Verdict, decide};
 use super::containers::Known;
+use super::inode_at;
 use super::object_name_syntax::is_name;
 use super::object_set::{Undescribed, VnicObject};
+use super::{Objects, Place};
 use omniverb_tenancy::VnicId;
 
 /// How long what no rule matched is believed while it changes unseen.
@@ -53,6 +54,7 @@ impl Objects {
         (now, is_watched): (u64, bool),
         is_in_use: impl Fn(VnicId) -> bool,
     ) -> bool {
+        let moment = if is_watched { Moment::Change } else { Moment::Process };
         let before = self.containers.known.remove(&vnic);
         let mut is_watched = is_watched;
         let mut decided = None;
@@ -66,15 +68,15 @@ impl Objects {
         self.containers.known.insert(vnic, known);
         match self.given.contains_key(&vnic) {
             true => false,
-            false => self.decide(vnic, is_in_use),
+            false => self.decide(vnic, moment, is_in_use),
         }
     }
 
     /// Asks the rules; whether the vNIC has got an object.
-    fn decide(&mut self, vnic: VnicId, is_in_use: impl Fn(VnicId) -> bool) -> bool {
+    fn decide(&mut self, vnic: VnicId, moment: Moment, is_in_use: impl Fn(VnicId) -> bool) -> bool {
         let Some(known) = self.containers.known.get(&vnic) else { return false };
         let rules = &self.configured.container;
-        let Verdict::Matched(rule, interface) = decide(rules, &known.container) else {
+        let Verdict::Matched(rule, interface) = decide(rules, &known.container, moment) else {
             return false;
         };
         let rule = rule.clone();
@@ -107,6 +109,28 @@ impl Objects {
         }
     }
 
+    /// What is attached to a place, if anything.
+    pub(super) fn attached_to(&self, place: &Place<'_>) -> Option<String> {
+        let is_it = |text: &str| match text.starts_with('/') {
+            true => place.inode.is_some() && inode_at(text) == place.inode,
+            false => text == place.name || place.alias.as_deref() == Some(text),
+        };
+        let all = self.all.vnic.iter().filter(|(_, vnic)| !self.all.is_elsewhere(vnic));
+        // What follows from rules comes last.
+        let described = all.clone().filter(|(name, _)| !self.containers.has_object(name));
+        let mut all = described.chain(all);
+        all.find(|(name, vnic)| is_it(vnic.attach.as_ref().unwrap_or(name)))
+            .map(|(name, _)| name.clone())
+    }
+
+    /// What described a vNIC is gone: rules decide, if they were asked about its namespace.
+    pub(super) fn ask_rules_again(&mut self, vnic: VnicId) {
+        if let Some(known) = self.containers.known.get(&vnic) {
+            let moment = known.moment();
+            self.decide(vnic, moment, |_| true);
+        }
+    }
+
     /// The configuration has other rules: what those that are gone have decided is decided anew.
     pub(super) fn decide_anew(&mut self) {
         let rules = &self.configured.container;
@@ -126,20 +150,19 @@ impl Objects {
         let vnics: Vec<VnicId> = self.containers.known.keys().copied().collect();
         for vnic in vnics {
             if !self.given.contains_key(&vnic) {
-                self.decide(vnic, |_| true);
+                self.ask_rules_again(vnic);
             }
         }
     }
 
-    /// A namespace has ended; whether a rule had described it.
-    pub(super) fn forget_container(&mut self, vnic: VnicId) -> bool {
-        let known = self.containers.known.remove(&vnic);
-        let Some((_, name)) = known.and_then(|known| known.decided) else { return false };
+    /// A namespace has ended; the object that a rule had given it.
+    pub(super) fn forget_container(&mut self, vnic: VnicId) -> Option<String> {
+        let (_, name) = self.containers.known.remove(&vnic)?.decided?;
         self.containers.objects.remove(&name);
         if !self.has_apart_from_rules(&name) {
             self.all.vnic.remove(&name);
         }
-        true
+        Some(name)
     }
 
     /// Whether an object of this name is there without any rule.

@@ -2,6 +2,9 @@
 //!
 //! The first rule that matches decides. All conditions of a rule have to hold; those about an
 //! address, a bridge and an interface have to hold of one interface.
+//!
+//! A platform sets a container up in steps, in whatever order: an interface, its bridge, addresses.
+//! Until a process asks, rules wait for what an earlier step would decide otherwise.
 
 use crate::allowed_processes::is_below;
 use serde::de::Error;
@@ -58,8 +61,26 @@ impl Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
+    /// Packets can pass.
+    pub(crate) is_up: bool,
     pub(crate) bridge: Option<String>,
     pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Interface {
+    /// Whether it has any address but those that the kernel gives to each interface.
+    fn has_given_address(&self) -> bool {
+        self.addresses.iter().any(is_given)
+    }
+}
+
+/// When rules are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// The container has come or changed, and its platform may still be at work.
+    Change,
+    /// A process waits for its device: what there is decides.
+    Process,
 }
 
 /// What rules say of a container.
@@ -67,21 +88,37 @@ pub(crate) struct Interface {
 pub(crate) enum Verdict<'a> {
     /// This rule decides; the interface that it matched, if it is about one.
     Matched(&'a ContainerRule, Option<&'a Interface>),
-    /// It depends on the cgroup, which is known when the first process comes.
+    /// It depends on what is not there yet: on the cgroup, which is known when the first process
+    /// comes, on an interface that is down, or on its address.
     Undecided,
     /// No rule is about it.
     Unmatched,
 }
 
 /// What rules say of a container.
-pub(crate) fn decide<'a>(rules: &'a [ContainerRule], container: &'a Container) -> Verdict<'a> {
+pub(crate) fn decide<'a>(
+    rules: &'a [ContainerRule],
+    container: &'a Container,
+    moment: Moment,
+) -> Verdict<'a> {
+    let waits = moment == Moment::Change;
+    if waits && !container.interfaces.iter().any(|interface| interface.is_up) {
+        return Verdict::Undecided;
+    }
     for rule in rules {
-        let Some(interface) = rule.matching_interface(container) else { continue };
         let is_named = rule.namespace.as_ref().is_none_or(|pattern| {
             container.namespace.as_ref().is_some_and(|name| matches(pattern, name))
         });
         if !is_named {
             continue;
+        }
+        let interface = match rule.matching_interface(container) {
+            Some(interface) => interface,
+            None if waits && rule.lacks_address(container) => return Verdict::Undecided,
+            None => continue,
+        };
+        if waits && !rule.is_complete(container, interface) {
+            return Verdict::Undecided;
         }
         match (&rule.cgroup, &container.cgroup) {
             (Some(_), None) => return Verdict::Undecided,
@@ -123,20 +160,39 @@ impl ContainerRule {
         if !self.is_about_interface() {
             return Some(None);
         }
+        let matching = container.interfaces.iter().filter(|interface| {
+            let has_address = self.address.is_none_or(|prefix| {
+                interface.addresses.iter().any(|address| prefix.contains(*address))
+            });
+            has_address && self.fits_apart_from_address(interface)
+        });
+        // The first that is up, else the first.
+        matching.min_by_key(|interface| !interface.is_up).map(Some)
+    }
+
+    fn fits_apart_from_address(&self, interface: &Interface) -> bool {
         let fits = |pattern: &Option<String>, text: Option<&String>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| matches(pattern, text)))
         };
+        fits(&self.bridge, interface.bridge.as_ref())
+            && fits(&self.interface, Some(&interface.name))
+    }
+
+    /// Whether it would match if an interface got an address that it has not got yet.
+    fn lacks_address(&self, container: &Container) -> bool {
         let mut interfaces = container.interfaces.iter();
-        interfaces
-            .find(|interface| {
-                let has_address = self.address.is_none_or(|prefix| {
-                    interface.addresses.iter().any(|address| prefix.contains(*address))
-                });
-                has_address
-                    && fits(&self.bridge, interface.bridge.as_ref())
-                    && fits(&self.interface, Some(&interface.name))
+        self.address.is_some()
+            && interfaces.any(|interface| {
+                !interface.has_given_address() && self.fits_apart_from_address(interface)
             })
-            .map(Some)
+    }
+
+    /// Whether the interface that it has matched is up, with an address if the name needs one.
+    fn is_complete(&self, container: &Container, matched: Option<&Interface>) -> bool {
+        let names_address = self.name.as_ref().is_some_and(|name| name.contains("{address}"));
+        let interface = matched.or(container.interfaces.first());
+        matched.is_none_or(|interface| interface.is_up)
+            && (!names_address || interface.is_some_and(Interface::has_given_address))
     }
 
     /// The name that it gives; `None`: it names none, or there is nothing to put into it.
@@ -150,7 +206,8 @@ impl ContainerRule {
         let address = interface.and_then(|interface| {
             let in_prefix =
                 |address: &&IpAddr| self.address.is_none_or(|prefix| prefix.contains(**address));
-            interface.addresses.iter().find(in_prefix).map(IpAddr::to_string)
+            let addresses = interface.addresses.iter().filter(in_prefix);
+            addresses.min_by_key(|address| !is_given(address)).map(IpAddr::to_string)
         });
         let values = [
             ("{namespace}", container.namespace.clone()),
@@ -166,6 +223,11 @@ impl ContainerRule {
         let is_sign = |sign: char| sign.is_ascii_alphanumeric() || "._-@".contains(sign);
         Some(name.chars().map(|sign| if is_sign(sign) { sign } else { '-' }).collect())
     }
+}
+
+/// Whether an address is none of those that the kernel gives to each interface.
+fn is_given(address: &IpAddr) -> bool {
+    !matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
 }
 
 /// Whether a text fits a pattern, in which `*` stands for any letters, also none.
@@ -244,11 +306,20 @@ mod tests {
 
     fn interface(name: &str, bridge: Option<&str>, addresses: &[&str]) -> Interface {
         let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-        Interface { name: name.into(), bridge: bridge.map(str::to_owned), addresses }
+        let bridge = bridge.map(str::to_owned);
+        Interface { name: name.into(), is_up: true, bridge, addresses }
     }
 
     fn tenant<'a>(rules: &'a [ContainerRule], container: &'a Container) -> &'a str {
-        match decide(rules, container) {
+        tenant_at(Moment::Process, rules, container)
+    }
+
+    fn tenant_at<'a>(
+        moment: Moment,
+        rules: &'a [ContainerRule],
+        container: &'a Container,
+    ) -> &'a str {
+        match decide(rules, container, moment) {
             Verdict::Matched(rule, _) => rule.tenant.as_deref().unwrap(),
             Verdict::Undecided => "undecided",
             Verdict::Unmatched => "unmatched",
@@ -277,7 +348,50 @@ mod tests {
         let six = interface("eth1", None, &["10.9.0.1", "fd12::1"]);
         assert_eq!(tenant(&rules, &with(&[six], None)), "green");
         assert_eq!(tenant(&rules, &with(&[], None)), "unmatched");
-        assert_eq!(decide(&[], &with(&[blue], None)), Verdict::Unmatched);
+        assert_eq!(decide(&[], &with(&[blue], None), Moment::Process), Verdict::Unmatched);
+    }
+
+    #[test]
+    fn rules_wait_for_what_a_platform_has_not_set_up_yet() {
+        let rules = rules(
+            r#"[{"address": "10.1.0.66", "tenant": "red"},
+            {"bridge": "br-blue", "tenant": "blue", "name": "blue-{address}"},
+            {"bridge": "br-green", "address": "10.0.0.0/8", "tenant": "green"},
+            {"tenant": "rest"}]"#,
+        );
+        let at = |moment, interface: Interface| {
+            let container = Container { interfaces: vec![interface], ..Container::default() };
+            tenant_at(moment, &rules, &container).to_owned()
+        };
+        let down = |interface: Interface| Interface { is_up: false, ..interface };
+        let (blue, green) = (Some("br-blue"), Some("br-green"));
+        for (found, later, at_once) in [
+            (down(interface("eth0", blue, &[])), "undecided", "blue"),
+            (down(interface("eth0", blue, &["10.1.0.66"])), "undecided", "red"),
+            (down(interface("eth0", None, &["10.1.0.7"])), "undecided", "rest"),
+            (interface("eth0", blue, &[]), "undecided", "blue"),
+            (interface("eth0", blue, &["fe80::1"]), "undecided", "blue"),
+            (interface("eth0", blue, &["10.1.0.66"]), "red", "red"),
+            (interface("eth0", blue, &["fe80::1", "10.1.0.7"]), "blue", "blue"),
+            (interface("eth0", green, &["fd00::1"]), "rest", "rest"),
+            (interface("eth0", None, &["10.1.0.7"]), "rest", "rest"),
+        ] {
+            assert_eq!(at(Moment::Change, found.clone()), later, "{found:?}");
+            assert_eq!(at(Moment::Process, found.clone()), at_once, "{found:?}");
+        }
+        // Without interfaces there is nothing to wait for but a process.
+        assert_eq!(tenant_at(Moment::Change, &rules, &Container::default()), "undecided");
+        assert_eq!(tenant(&rules, &Container::default()), "rest");
+        // An interface that is up decides beside one that is down.
+        let two = vec![
+            down(interface("eth0", blue, &["10.1.0.7"])),
+            interface("eth1", blue, &["10.1.0.8"]),
+        ];
+        let container = Container { interfaces: two, ..Container::default() };
+        let Verdict::Matched(rule, found) = decide(&rules, &container, Moment::Change) else {
+            panic!()
+        };
+        assert_eq!(rule.name_for(&container, found).unwrap(), "blue-10.1.0.8");
     }
 
     #[test]
@@ -335,9 +449,11 @@ mod tests {
             r#"[{"address": "10.1.0.0/16", "name": "blue-{address}-{interface}"},
             {"name": "x-{namespace}"}, {"name": "{colour}"}, {"cgroup": "a/b"}]"#,
         );
-        let found = interface("eth0", None, &["fd00::1", "10.1.2.3"]);
+        let found = interface("eth0", None, &["fe80::1", "fd00::1", "10.1.2.3"]);
         let container = Container { interfaces: vec![found], ..Container::default() };
-        let Verdict::Matched(rule, interface) = decide(&rules, &container) else { panic!() };
+        let Verdict::Matched(rule, interface) = decide(&rules, &container, Moment::Process) else {
+            panic!()
+        };
         assert_eq!(rule.name_for(&container, interface).unwrap(), "blue-10.1.2.3-eth0");
         assert_eq!(rules[1].name_for(&container, None), None, "it has no name");
         let named = Container { namespace: Some("a b".into()), ..container };

@@ -1,6 +1,6 @@
 //! Stores what is known of containers' namespaces, and the objects that rules have given them.
 
-use super::container_rules::{Container, ContainerRule};
+use super::container_rules::{Container, ContainerRule, Moment};
 use super::object_set::VnicObject;
 use omniverb_tenancy::VnicId;
 use std::collections::BTreeMap;
@@ -17,6 +17,16 @@ pub(super) struct Known {
     pub(super) is_watched: bool,
     /// The rule that matched, and the name of the object that follows from it.
     pub(super) decided: Option<(ContainerRule, String)>,
+}
+
+impl Known {
+    /// When rules are asked again: whether a process has come already.
+    pub(super) fn moment(&self) -> Moment {
+        match self.container.cgroup {
+            Some(_) => Moment::Process,
+            None => Moment::Change,
+        }
+    }
 }
 
 /// All of them.

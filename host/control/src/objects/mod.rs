@@ -366,16 +366,20 @@ impl Objects {
         self.rules.clear();
         let attach = |set: &Set, name: &String| set.vnic.get(name).map(|vnic| vnic.attach.clone());
         let all = &self.all;
-        let is_here =
-            |name: &String| !all.vnic.get(name).is_some_and(|vnic| all.is_elsewhere(vnic));
-        self.given.retain(|_, name| attach(&before, name) == attach(all, name) && is_here(name));
+        let is_here = |name: &String| all.vnic.get(name).is_none_or(|it| !all.is_elsewhere(it));
+        let is_by_rule = |name: &String| self.containers.has_object(name);
+        // One that is attached to a container decides before all rules.
+        let is_other = |name: &String| attach(&before, name) != attach(all, name);
+        let has_attached = all.vnic.keys().any(|name| !is_by_rule(name) && is_other(name));
+        let is_asked_again = |name: &String| is_other(name) || has_attached && is_by_rule(name);
+        self.given.retain(|_, name| is_here(name) && !is_asked_again(name));
     }
 
     /// A vNIC is no more. What was set for it alone cannot hold for another.
     pub(crate) fn forget(&mut self, vnic: VnicId) -> Result<(), String> {
         let by_rule = self.forget_container(vnic);
         let Some(name) = self.given.remove(&vnic) else { return Ok(()) };
-        let is_its_alone = by_rule || name.starts_with("vnic-");
+        let is_its_alone = by_rule.as_ref() == Some(&name) || name.starts_with("vnic-");
         if !is_its_alone || !self.set.vnic.contains_key(&name) {
             return Ok(());
         }
@@ -388,20 +392,12 @@ impl Objects {
     /// The object of a vNIC: the one that it was given, or the one attached to it now.
     fn object_of(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<&VnicObject> {
         if !self.given.contains_key(&vnic) {
-            let name = self.attached_to(place)?;
-            self.given.insert(vnic, name);
+            match self.attached_to(place) {
+                Some(name) => drop(self.given.insert(vnic, name)),
+                None => self.ask_rules_again(vnic),
+            }
         }
         self.all.vnic.get(self.given.get(&vnic)?)
-    }
-
-    fn attached_to(&self, place: &Place<'_>) -> Option<String> {
-        let is_it = |text: &str| match text.starts_with('/') {
-            true => place.inode.is_some() && inode_at(text) == place.inode,
-            false => text == place.name || place.alias.as_deref() == Some(text),
-        };
-        let mut all = self.all.vnic.iter().filter(|(_, vnic)| !self.all.is_elsewhere(vnic));
-        all.find(|(name, vnic)| is_it(vnic.attach.as_ref().unwrap_or(name)))
-            .map(|(name, _)| name.clone())
     }
 
     /// Whether it is time to look at paths again because a vNIC has come: all of them are looked at

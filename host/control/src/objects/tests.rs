@@ -54,6 +54,35 @@ fn a_path_is_a_namespace_as_long_as_the_object_stays() {
 }
 
 #[test]
+fn what_is_attached_to_a_container_decides_before_rules() {
+    let (vnic, name) = (VnicId(1), "vnic-1-abcd");
+    let mut all = objects(r#"{"tenant": {"blue": {}, "red": {}}}"#);
+    all.configured.container =
+        serde_json::from_str(r#"[{"tenant": "blue", "name": "box"}]"#).unwrap();
+    let path = std::env::temp_dir().join(format!("omniverb-container-{}", std::process::id()));
+    std::fs::write(&path, "").unwrap();
+    let here = Place { name, alias: None, inode: inode_at(path.to_str().unwrap()) };
+    let given = |all: &mut Objects| {
+        all.policy(vnic, &here);
+        all.name_of(vnic).map(str::to_owned)
+    };
+    let heard = ((vnic, name), Container::default(), (0, false));
+    assert!(all.hear_of_container(heard.0, heard.1, heard.2, |_| true));
+    assert_eq!(given(&mut all).unwrap(), "box");
+    let web = json!({ "attach": path, "tenant": "red" });
+    change(&mut all, "create", "vnic", "web", web.clone());
+    assert_eq!(given(&mut all).unwrap(), "web");
+    change(&mut all, "delete", "vnic", "web", json!({}));
+    assert_eq!(given(&mut all).unwrap(), "box");
+    // It is there for a namespace to come, as what the rule gave is not.
+    change(&mut all, "create", "vnic", "web", web);
+    assert_eq!(given(&mut all).unwrap(), "web");
+    std::fs::remove_file(&path).unwrap();
+    all.forget(vnic).unwrap();
+    assert!(all.all.vnic.contains_key("web") && !all.all.vnic.contains_key("box"));
+}
+
+#[test]
 fn changes_are_made_together_or_not_at_all() {
     let mut all = objects(r#"{"tenant": {"blue": {}}}"#);
     let refused = |all: &mut Objects, changes: Value| {

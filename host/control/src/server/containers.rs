@@ -226,6 +226,7 @@ fn evidence(identity: NetnsIdentity, cookie: Option<u64>) -> Evidence {
 fn container(facts: ContainerFacts, cgroup: Option<String>) -> Container {
     let interfaces = facts.interfaces.into_iter().map(|found| Interface {
         name: found.name,
+        is_up: found.is_up,
         bridge: found.bridge,
         addresses: found.addresses,
     });

@@ -71,6 +71,7 @@ fn helper_messages_are_decoded() {
 fn facts() -> ContainerFacts {
     let interface = |name: &str, bridge: Option<&str>, addresses: &[&str]| ContainerInterface {
         name: name.into(),
+        is_up: bridge.is_some(),
         bridge: bridge.map(str::to_owned),
         addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
     };
