@@ -13,6 +13,8 @@ RUN_PACKAGES := $(PYTHON_TESTS) python3 python3-pytest python3-cffi python3-pyve
 	etcd-server etcd-client
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
+# Container platforms, each of which tests start for themselves.
+PLATFORM_PACKAGES := docker.io podman netavark slirp4netns uidmap lxc systemd-container busybox-static
 # Programs over sockets that only the long versions of tests start, and what builds tests of others.
 SOCKET_PACKAGES := sockperf git memcached libmemcached-tools wrk apache2-bin apache2-utils postgresql openssh-server \
 	openssh-client dpkg-dev cmake ninja-build autoconf automake pkg-config tcl8.6 python3-pip \
@@ -29,7 +31,7 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest guest-kernel guest-newest socket-suites build package check docs test conformance compatibility demo demo-wire demo-tenants demo-vm bench bench-machines bench-scale clean
+.PHONY: help deps platforms guest guest-kernel guest-newest socket-suites build package check docs test conformance compatibility demo demo-wire demo-tenants demo-vm bench bench-machines bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -59,6 +61,11 @@ help:
 
 deps:
 	@tools/install-packages $(BUILD_PACKAGES) $(RUN_PACKAGES)
+
+# No service of these is started, as that of Docker, which changes the machine's packet filter.
+platforms:
+	@SYSTEMD_OFFLINE=1 RUNLEVEL=1 tools/install-packages $(PLATFORM_PACKAGES) || \
+		echo "the cases that need these are skipped"
 
 guest-kernel:
 	@tools/install-packages $(GUEST_PACKAGES)
@@ -98,7 +105,7 @@ check: build
 	@OMNIVERB_ADOPT_CYCLES=100 cargo test --quiet --workspace --locked
 
 # The guests are fetched while the build runs.
-test: deps
+test: deps platforms
 	@$(MAKE) --no-print-directory -j2 guest build
 	@$(PYTHON) tests/run $(TESTS)
 
@@ -157,7 +164,7 @@ bench-scale: deps guest build
 
 SEEDS ?= 10000
 CYCLES ?= 20000
-soak: deps guest guest-newest socket-suites build
+soak: deps platforms guest guest-newest socket-suites build
 	OMNIVERB_SEEDS=$(SEEDS) cargo test --release --locked -p omniverb_transport --test simulator -- --nocapture
 	OMNIVERB_ADOPT_CYCLES=$(CYCLES) cargo test --release --locked -p omniverb_adopt --test adoption
 	@$(PYTHON) tests/run --slow

@@ -319,8 +319,8 @@ def groups():
     """Hosts with bridges."""
     return [Group("containers.rules", [
         Case("containers.ready", _ready, 60), Case("containers.hand_made", _hand_made, 60),
-        Case("containers.setting_up", _setting_up, 60),
-        Case("containers.later", _later, 60),
-        Case("containers.described_later", _described_later, 60), Case("containers.first_process", _first_process, 60),
+        Case("containers.setting_up", _setting_up, 60), Case("containers.later", _later, 60),
+        Case("containers.described_later", _described_later, 60),
+        Case("containers.first_process", _first_process, 60),
         Case("containers.isolated", _isolated, 60),
     ], weight=WAITS)]

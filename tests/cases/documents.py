@@ -63,6 +63,11 @@ RAN_BY = {
     r"omniverb present /presented/files": "presented.user.present",
     r"omniverb vm run vm1 -- .*|omniverb vm args vm1 .*": "machines.",
     r"omniverb vnic create vm-(vm1|web) --tenant blue --address 10\.0\.0\.3": "machines.virtual.",
+    r"docker (run|exec|network create) .*": "platforms.docker.",
+    r"podman (run|network (create|inspect)) .*": "platforms.podman.",
+    r"lxc-execute .*": "platforms.lxc.",
+    r"systemd-nspawn .*": "platforms.nspawn.",
+    r"ip netns exec .*": "platforms.netns.",
     r"make demo": "checks.demo",
     r"make demo-wire": "checks.demo-wire",
     r"make demo-tenants": "checks.demo-tenants",
@@ -95,10 +100,6 @@ ELSEWHERE = {
     r"make (build|compatibility|socket-suites)": "has made what is tested, or takes hours",
     r"cargo xtask (dist|dist --debug|matrix|follow TREE)":
         "makes what is tested, or needs another source tree",
-    r"(docker|podman) (run|exec) .*":
-        "no registry and no images; harness/containers.py has the same mounts",
-    r"(docker|podman) network create .*":
-        "needs the service of the machine; container_rules.py has bridges of such names",
     r"man (-l dist/share/man/.*|7 omniverb_dma)": "only shows a file",
     r"(mpirun|mpiexec) .*": "needs MPI; docs/compatibility.md says what was tried",
     r"sudo -u": "names an option of sudo",

@@ -15,8 +15,9 @@ from .staging import ROOT
 
 OURS = {"omniverb", "omniverbd", "omniverb-agent", "omniverb-limits"}
 # Programs that users are told to start in running text.
-TOLD = OURS | {"cargo", "docker", "make", "man", "mount", "mpiexec", "mpirun", "nft", "podman",
-               "rmmod", "ss", "sudo", "sysctl", "systemctl", "valgrind"}
+TOLD = OURS | {"cargo", "docker", "lxc-execute", "make", "man", "mount", "mpiexec", "mpirun", "nft",
+               "podman", "rmmod", "ss", "sudo", "sysctl", "systemctl", "systemd-nspawn",
+               "valgrind"}
 # What is built, or fetched.
 _BUILT = ("target/", "dist/", "fuzz/target/", ".")
 # Documents that say how things were.
