@@ -3,11 +3,15 @@
 //! It is an flock on a file in a folder that only the daemon's user may write to, so it ends with
 //! its holder, unless that is dead but stuck in the kernel with its files: then a new daemon puts a
 //! new lock file in the place of the old one. A guard lets only one of two new daemons do so.
+//!
+//! The file names the holder's pid, and says whether it was started on demand: such a one makes way
+//! for a permanent one, as the host's service, and its programs go on with that.
 
 use crate::start_errors::StartError;
 use omniverb_sys::process_is_dead;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, rename, stat};
-use rustix::process::getpid;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +20,20 @@ use std::time::Duration;
 /// Times the file is opened anew because another newcomer has replaced it.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long a daemon that was started on demand may take to end.
+const END_SECONDS: i64 = 10;
+
+/// What is in the lock file of a daemon that was started on demand, behind its pid.
+const ON_DEMAND: &str = "on-demand";
+
+/// How long a daemon is to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DaemonLifetime {
+    /// Until its last program has ended, or a permanent daemon wants its place.
+    OnDemand,
+    /// Until it is told to end.
+    Permanent,
+}
 
 /// The state of the last holder of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +45,38 @@ pub(crate) enum LastHolder {
 }
 
 /// Takes the lock of the socket at `path`, a file whose name begins with `files`; also returns the
-/// state of the last holder.
+/// state of the last holder. A permanent daemon has one that was started on demand end.
 ///
 /// # Errors
 /// [`StartError::InUse`] if a living process holds it.
-pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, LastHolder), StartError> {
+pub(crate) fn take(
+    path: &Path,
+    files: &Path,
+    lifetime: DaemonLifetime,
+) -> Result<(File, LastHolder), StartError> {
     let name = with(files, ".lock");
     let failed = |source: io::Error| StartError::Listen { path: name.clone(), source };
     for _ in 0..TRIES {
         let mut file = open_file(&name).map_err(failed)?;
-        let pid = holder(&mut file);
+        let (pid, its_lifetime) = holder(&mut file);
         let dead = pid.is_some_and(process_is_dead::is_dead);
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Another process may have put a new file in its place while we opened it.
             if is_at(&file, &name) {
-                sign(&mut file).map_err(failed)?;
+                sign(&mut file, lifetime).map_err(failed)?;
                 let last = if dead { LastHolder::Dead } else { LastHolder::Unknown };
                 return Ok((file, last));
             }
         } else if dead && pid.is_some_and(|pid| is_held_by(&file, pid)) {
-            if let Some(file) = replace(files, &name, &file).map_err(failed)? {
+            if let Some(file) = replace(files, &name, &file, lifetime).map_err(failed)? {
                 return Ok((file, LastHolder::Dead));
             }
+        } else if lifetime == DaemonLifetime::Permanent
+            && its_lifetime == DaemonLifetime::OnDemand
+            && pid.is_some_and(|pid| is_held_by(&file, pid) && end(pid).is_ok())
+        {
+            // Its lock went with it. Another one may have been started on demand meanwhile.
+            continue;
         } else if is_at(&file, &name) {
             return Err(StartError::InUse { path: path.into(), pid });
         }
@@ -68,17 +96,39 @@ fn open_file(name: &Path) -> io::Result<File> {
     Ok(File::from(open(name, flags, Mode::from_raw_mode(0o600))?))
 }
 
-/// The process that wrote its pid into the file.
-fn holder(file: &mut File) -> Option<i32> {
+/// The process that wrote its pid into the file, and how long it is to serve.
+fn holder(file: &mut File) -> (Option<i32>, DaemonLifetime) {
     let mut text = String::new();
-    file.take(32).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let _ = file.take(32).read_to_string(&mut text);
+    let mut words = text.split_ascii_whitespace();
+    let pid = words.next().and_then(|word| word.parse().ok());
+    let lifetime = match words.next() {
+        Some(ON_DEMAND) => DaemonLifetime::OnDemand,
+        _ => DaemonLifetime::Permanent,
+    };
+    (pid, lifetime)
 }
 
-fn sign(file: &mut File) -> io::Result<()> {
+fn sign(file: &mut File, lifetime: DaemonLifetime) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(file, "{}", getpid().as_raw_nonzero())
+    let pid = getpid().as_raw_nonzero();
+    match lifetime {
+        DaemonLifetime::OnDemand => writeln!(file, "{pid} {ON_DEMAND}"),
+        DaemonLifetime::Permanent => writeln!(file, "{pid}"),
+    }
+}
+
+/// Has a daemon end, and waits until it has.
+fn end(pid: i32) -> io::Result<()> {
+    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    pidfd_send_signal(&process, Signal::TERM)?;
+    let limit = Timespec { tv_sec: END_SECONDS, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Whether this is the file of that name.
@@ -106,7 +156,12 @@ fn says(line: &str, inode: u64, pid: i32) -> bool {
 }
 
 /// Puts a new lock file, locked by us, in the place of `old`, unless another process has done so.
-fn replace(files: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
+fn replace(
+    files: &Path,
+    name: &Path,
+    old: &File,
+    lifetime: DaemonLifetime,
+) -> io::Result<Option<File>> {
     let guard = open_file(&with(files, ".guard"))?;
     // Held for a moment only, by a process that is about to have the lock.
     if flock(&guard, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(old, name) {
@@ -116,7 +171,7 @@ fn replace(files: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
     let _ = std::fs::remove_file(&fresh);
     let mut file = open_file(&fresh)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    sign(&mut file)?;
+    sign(&mut file, lifetime)?;
     rename(&fresh, name)?;
     Ok(Some(file))
 }

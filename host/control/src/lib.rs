@@ -69,6 +69,7 @@ mod watchdog;
 
 pub use allowed_processes::Allow;
 pub use daemon_log::{Form, Journal, Level};
+pub use instance_lock::DaemonLifetime;
 pub use memory_limits::Totals;
 pub use objects::{
     AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,

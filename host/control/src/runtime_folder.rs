@@ -3,7 +3,7 @@
 //! The lock is held while the daemon lives and goes with it however it dies, so whether a daemon
 //! serves this socket has one answer, and two daemons started at once cannot both win.
 
-use crate::instance_lock::{self, LastHolder};
+use crate::instance_lock::{self, DaemonLifetime, LastHolder};
 use crate::start_errors::{PATH_BYTES_MAX, StartError};
 use omniverb_sys::seqpacket::{self, Listener};
 use rustix::fs::{FileType, lstat};
@@ -39,17 +39,18 @@ impl RuntimeFolder {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 
-    /// Takes the place at `path`, with its files beside it; see [`RuntimeFolder::take_apart`].
+    /// Takes the place at `path` for good, with its files beside it; see [`RuntimeFolder::take_apart`].
     ///
     /// # Errors
     /// [`StartError`] names what is in the way.
     pub fn take(path: &Path, audience: Audience) -> Result<RuntimeFolder, StartError> {
-        RuntimeFolder::take_apart(path, path, audience)
+        RuntimeFolder::take_apart(path, path, audience, DaemonLifetime::Permanent)
     }
 
     /// Takes the place at `path`. `files`: the prefix of the names of the lock and of other files;
     /// root in a container could hold a lock in a folder that the container gets. The folder must
-    /// be the owner's, or root's, for every audience.
+    /// be the owner's, or root's, for every audience. A permanent daemon takes the place of one that
+    /// was started on demand, which ends.
     ///
     /// # Errors
     /// [`StartError`] names what is in the way.
@@ -57,6 +58,7 @@ impl RuntimeFolder {
         path: &Path,
         files: &Path,
         audience: Audience,
+        lifetime: DaemonLifetime,
     ) -> Result<RuntimeFolder, StartError> {
         if path.as_os_str().len() > PATH_BYTES_MAX {
             return Err(StartError::TooLong { path: path.into() });
@@ -65,7 +67,7 @@ impl RuntimeFolder {
         if folder_of(files) != folder_of(path) {
             make_folder(folder_of(files), Audience::Owner)?;
         }
-        let (lock, last) = instance_lock::take(path, files)?;
+        let (lock, last) = instance_lock::take(path, files, lifetime)?;
         remove_stale(path, last)?;
         let mode = match audience {
             Audience::AllUsers => 0o666,
@@ -174,7 +176,10 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("omniverb-place-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (path, files) = (folder.join("tenants/x.sock"), folder.join("tenants-operator/x.sock"));
-        let take = || RuntimeFolder::take_apart(&path, &files, Audience::AllUsers);
+        let take = || {
+            let lifetime = DaemonLifetime::Permanent;
+            RuntimeFolder::take_apart(&path, &files, Audience::AllUsers, lifetime)
+        };
         let first = take().unwrap();
         assert!(matches!(take(), Err(StartError::InUse { pid: Some(_), .. })));
         let tenants = || std::fs::read_dir(path.parent().unwrap()).unwrap().map(Result::unwrap);

@@ -16,8 +16,8 @@ use clap::error::ErrorKind;
 use configuration::{Configuration, metrics_address};
 use omniverb_broker::BROKER;
 use omniverb_control::{
-    Audience, Form, Journal, Level, Reload, RuntimeFolder, Server, Settings, StartError,
-    Undescribed, Unwanted,
+    Audience, DaemonLifetime, Form, Journal, Level, Reload, RuntimeFolder, Server, Settings,
+    StartError, Undescribed, Unwanted,
 };
 use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
@@ -151,11 +151,15 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let audience = if geteuid().is_root() { Audience::AllUsers } else { Audience::Owner };
     // Before the daemon answers, so that metrics are there when it does.
     let metrics = metrics.map(metrics::Endpoint::bind);
-    let place = RuntimeFolder::take_apart(&path, &files(&path)?, audience)?;
+    let lifetime = match idle {
+        Some(_) => DaemonLifetime::OnDemand,
+        None => DaemonLifetime::Permanent,
+    };
+    let place = RuntimeFolder::take_apart(&path, &files(&path)?, audience, lifetime)?;
     let at = operator_socket(arguments)?;
     // Not the name of the other one's files, which may be in this folder.
-    let operators =
-        RuntimeFolder::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
+    let its_files = at.with_added_extension("operators");
+    let operators = RuntimeFolder::take_apart(&at, &its_files, Audience::Owner, lifetime)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mebibytes = memory.whole >> 20;
     journal.log(Level::Info, format_args!("memory: {mebibytes} MiB at most (memory_max_mib)"));
@@ -170,8 +174,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(read)
     }))?;
     if configuration.has_sockets() {
-        let opened =
-            server.bring_sockets_together(configuration.light(), || sockets(&path, &at, audience));
+        let opened = server.bring_sockets_together(configuration.light(), || {
+            sockets(&path, &at, audience, lifetime)
+        });
         if let Err(error) = opened {
             // Programs with sockets go on by TCP then.
             eprintln!("omniverbd: no sockets are brought together: {error}");
@@ -201,13 +206,18 @@ fn policies(general: Policy) -> Policies {
 }
 
 /// Where processes with sockets to be carried connect, beside the other place.
-fn sockets(path: &Path, operators: &Path, audience: Audience) -> Result<RuntimeFolder, StartError> {
+fn sockets(
+    path: &Path,
+    operators: &Path,
+    audience: Audience,
+    lifetime: DaemonLifetime,
+) -> Result<RuntimeFolder, StartError> {
     let with = |path: &Path, end: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
         std::path::PathBuf::from(name)
     };
-    RuntimeFolder::take_apart(&with(path, SUFFIX), &with(operators, SUFFIX), audience)
+    RuntimeFolder::take_apart(&with(path, SUFFIX), &with(operators, SUFFIX), audience, lifetime)
 }
 
 /// Takes as many descriptors as we may have, and says how many that is. An eighth may wait in

@@ -153,6 +153,35 @@ fn an_idle_daemon_ends_when_told_so() {
 }
 
 #[test]
+fn a_daemon_started_on_demand_makes_way_for_a_permanent_one() {
+    let folder = Folder::new();
+    let socket = folder.socket();
+    let mut on_demand = Daemon::start(&socket, &["--idle-exit", "600"]);
+    let client = omniverb_sys::seqpacket::connect(&socket).unwrap();
+    // Another one on demand does not take its place.
+    let output = run(&["--idle-exit", "600", "--socket", socket.to_str().unwrap()]);
+    assert!(complaint(&output).contains(&format!("pid {}", on_demand.0.id())));
+    assert!(on_demand.0.try_wait().unwrap().is_none());
+    let command = |words: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("--socket").arg(&socket).args(words);
+        command.spawn().unwrap()
+    };
+    let mut permanent = Daemon(command(&[]));
+    let mut ended = None;
+    until(|| {
+        ended = on_demand.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.unwrap().success());
+    drop(client);
+    until(|| omniverb_sys::seqpacket::is_alive(&socket));
+    assert!(permanent.0.try_wait().unwrap().is_none());
+    let lock = fs::read_to_string(files_of(&socket).with_added_extension("lock")).unwrap();
+    assert_eq!(lock.trim(), permanent.0.id().to_string());
+}
+
+#[test]
 fn many_starters_start_one_daemon() {
     let folder = Folder::new();
     let socket = folder.socket();
@@ -171,7 +200,9 @@ fn many_starters_start_one_daemon() {
     }
     assert!(omniverb_sys::seqpacket::is_alive(&socket));
     let lock = fs::read_to_string(files_of(&socket).with_added_extension("lock")).unwrap();
-    let status = fs::File::open(format!("/proc/{}/status", lock.trim())).unwrap();
+    let (pid, lifetime) = lock.trim().split_once(' ').unwrap();
+    assert_eq!(lifetime, "on-demand");
+    let status = fs::File::open(format!("/proc/{pid}/status")).unwrap();
     let name = BufReader::new(status).lines().next().unwrap().unwrap();
     assert!(name.ends_with("omniverbd"), "{name}");
     if rustix::process::geteuid().is_root() {
