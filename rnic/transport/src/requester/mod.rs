@@ -124,8 +124,13 @@ pub(crate) struct Requester {
 /// What the pieces of a message must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenMessage {
-    Send,
-    Write { left: u64 },
+    /// Bytes of the pieces so far. No packet says how many there will be.
+    Send {
+        bytes: u64,
+    },
+    Write {
+        left: u64,
+    },
 }
 
 impl Requester {
@@ -272,7 +277,7 @@ fn offset(request: &Request, open: Option<OpenMessage>) -> Option<u64> {
     match open {
         None => Some(0),
         Some(OpenMessage::Write { left }) => total.checked_sub(left),
-        Some(OpenMessage::Send) => None,
+        Some(OpenMessage::Send { .. }) => None,
     }
 }
 
@@ -295,11 +300,17 @@ pub(crate) fn check(
         (Operation::Send { immediate: Some(_), invalidate: Some(_), .. }, _) => {
             Err(SubmitError::Sequence)
         }
-        (Operation::Send { .. }, None) if place.begins() => {
-            Ok((place == PacketPosition::First).then_some(OpenMessage::Send))
-        }
-        (Operation::Send { .. }, Some(OpenMessage::Send)) if !place.begins() => {
-            Ok((!place.ends()).then_some(OpenMessage::Send))
+        (Operation::Send { .. }, open) => {
+            let before = match open {
+                None if place.begins() => 0,
+                Some(OpenMessage::Send { bytes }) if !place.begins() => bytes,
+                _ => return Err(SubmitError::Sequence),
+            };
+            // One operation, however many pieces: without an end it would be the only one.
+            match before + length {
+                bytes if bytes > MESSAGE_MAX => Err(SubmitError::Length),
+                bytes => Ok((!place.ends()).then_some(OpenMessage::Send { bytes })),
+            }
         }
         (Operation::Write { total, .. }, open) => {
             let left = match open {

@@ -3,7 +3,8 @@
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
 use omniverb_transport::{
-    AddressedPackets, Config, Ecn, GatherOutcome, Operation, Request, RequestId, Status,
+    AddressedPackets, Config, Ecn, GatherOutcome, MESSAGE_MAX, Operation, Request, RequestId,
+    Status, SubmitError,
 };
 use omniverb_wire::{Packet, PacketPosition, write_notification};
 
@@ -67,6 +68,23 @@ fn pieces_of_one_message() {
     let request =
         Request { id: RequestId(4), operation: SEND, srq: 0, length: 100, place, is_fenced: false };
     assert!(end.connection.submit(request).is_err());
+}
+
+#[test]
+fn a_send_in_pieces_is_no_longer_than_a_message() {
+    let mut end = end();
+    let mut submit = |id, place, length| {
+        let (operation, is_fenced) = (SEND, false);
+        let request = Request { id: RequestId(id), operation, srq: 0, length, place, is_fenced };
+        end.connection.submit(request)
+    };
+    assert_eq!(submit(1, PacketPosition::First, MESSAGE_MAX - 512), Ok(()));
+    assert_eq!(submit(2, PacketPosition::Middle, 256), Ok(()));
+    for (place, length) in [(PacketPosition::Middle, 512), (PacketPosition::Last, 257)] {
+        assert_eq!(submit(3, place, length), Err(SubmitError::Length));
+    }
+    assert_eq!(submit(3, PacketPosition::Middle, 256), Ok(()));
+    assert_eq!(submit(4, PacketPosition::Middle, 256), Err(SubmitError::Length), "endless");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
-use omniverb_transport::{Delivery, Operation, Request, RequestId, SubmitError, Unreliable};
+use omniverb_transport::{
+    Delivery, MESSAGE_MAX, Operation, Request, RequestId, SubmitError, Unreliable,
+};
 use omniverb_wire::{DATAGRAM_MAX, Packet, PacketPosition, Reth};
 
 struct End {
@@ -109,4 +111,19 @@ fn an_operation_begins_with_a_permit_and_goes_on_without() {
     end.connection.operations().give();
     assert_eq!((count(&mut end), count(&mut end)), (1, 0));
     assert!(!end.connection.operations().is_awaited(), "there is nothing to send");
+}
+
+#[test]
+fn a_send_without_an_end_is_refused_and_another_message_begins() {
+    let mut end = End::new();
+    let mut submit = |id, place, length| {
+        let (operation, is_fenced) = (SEND, false);
+        let request = Request { id: RequestId(id), operation, srq: 0, length, place, is_fenced };
+        end.connection.submit(request)
+    };
+    assert_eq!(submit(1, PacketPosition::First, MESSAGE_MAX - 256), Ok(()));
+    assert_eq!(submit(2, PacketPosition::Middle, 256), Ok(()));
+    assert_eq!(submit(3, PacketPosition::Middle, 256), Err(SubmitError::Length));
+    assert_eq!(submit(3, PacketPosition::First, 256), Ok(()), "a message may break off");
+    assert_eq!(submit(4, PacketPosition::Last, 300), Ok(()));
 }
