@@ -60,7 +60,7 @@ pub(crate) enum Event {
     /// An address gets nothing of a vNIC whose packets are encrypted; no reason: it does again.
     Encryption { vnic: VnicId, remote: IpAddr, refusal: Option<Refusal> },
     /// The limit of a vNIC cannot be put in place: it sends nothing until another one is.
-    LimitRefused { vnic: VnicId },
+    LimitRefused { vnic: VnicId, unit: LimitUnit },
     /// A connection failed.
     Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
 }
@@ -326,7 +326,7 @@ impl Packets {
             Happened::Encryption { vnic, remote, refusal } => {
                 Event::Encryption { vnic, remote, refusal }
             }
-            Happened::LimitRefused { vnic } => Event::LimitRefused { vnic },
+            Happened::LimitRefused { vnic, unit } => Event::LimitRefused { vnic, unit },
             Happened::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

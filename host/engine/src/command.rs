@@ -385,6 +385,8 @@ pub enum Event {
     LimitRefused {
         /// One that is served.
         vnic: VnicId,
+        /// What the limit counts.
+        unit: LimitUnit,
     },
     /// The process that carries a vNIC's port has sent a message that ends it: one with
     /// descriptors, or an empty one. It is watched no longer.

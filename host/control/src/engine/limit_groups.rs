@@ -49,6 +49,16 @@ impl<T> CommonLimits<T> {
         CommonLimits { of_tenant: of_tenant.map(of), of_policy }
     }
 
+    /// These and its own, for people: `8mbit of its own, 1gbit of tenant blue`.
+    pub(crate) fn show(&self, own: Option<T>, tenant: &str, show: impl Fn(&T) -> String) -> String {
+        let of_policy = self.of_policy.as_ref();
+        let own = own.map(|own| format!("{} of its own", show(&own)));
+        let of_policy = of_policy.map(|(name, limit)| format!("{} of policy {name}", show(limit)));
+        let of_tenant = self.of_tenant.as_ref();
+        let of_tenant = of_tenant.map(|limit| format!("{} of tenant {tenant}", show(limit)));
+        own.into_iter().chain(of_policy).chain(of_tenant).collect::<Vec<_>>().join(", ")
+    }
+
     /// The group that a vNIC of this tenant is in, if it is in any.
     fn group(&self, tenant: TenantId) -> Option<Key> {
         let policy = self.of_policy.as_ref().map(|(name, _)| name.clone());

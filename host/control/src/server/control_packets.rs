@@ -5,15 +5,18 @@
 //! In: the engine's events. Out: the results of probes and requests, to the tables; probes.
 
 use crate::daemon_log::Level;
-use crate::engine::{Event, handshake_datagram};
+use crate::engine::{Event, SharedLimits, handshake_datagram};
 use crate::roce_port::VnicPort;
 use crate::server::Server;
 use crate::server::subsystems::EnginePorts;
 use crate::vnics::Vnics;
+use omniverb_engine::LimitUnit;
+use omniverb_session::tc_units::{show_ops, show_rate};
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_tenancy::{ProbeId, VnicId};
+use omniverb_tenancy::{ProbeId, RateLimit, VnicId};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 /// Budget: events of the engine that are handled before others get their turn.
 const EVENTS_PER_TURN: usize = 256;
@@ -68,11 +71,12 @@ impl Server {
                 self.engine_ports().encryption_changed(vnic, remote, refusal);
             }
             Event::PortOver { vnic } => self.port_over(vnic),
-            Event::LimitRefused { vnic } => {
+            Event::LimitRefused { vnic, unit } => {
                 let name = self.vnics.registry().name(vnic);
+                let (what, limits) = self.limits_of(vnic, unit);
                 let text = format_args!(
-                    "vNIC {name} sends nothing: its limit cannot be put in place (a fault of the \
-                     daemon); set its rate or its tenant again"
+                    "vNIC {name} sends nothing: its {what} ({limits}) cannot be put in place (a \
+                     fault of the daemon); set its {what} or its tenant again"
                 );
                 self.journal.log(Level::Error, text);
             }
@@ -83,6 +87,24 @@ impl Server {
                         "the link of QP {qpn} with QP {peer_qpn} of another host failed: {why}"
                     ),
                 );
+            }
+        }
+    }
+}
+
+impl Server {
+    /// What a unit's limits are called, and those that hold for a vNIC.
+    fn limits_of(&self, vnic: VnicId, unit: LimitUnit) -> (&'static str, String) {
+        let (policy, tenant) = (self.tables.policy(vnic), self.objects.tenant_of(vnic));
+        let SharedLimits { rate, ops, .. } = self.objects.shared_limits(vnic);
+        match unit {
+            LimitUnit::Bytes => {
+                let show = |limit: &RateLimit| show_rate(limit.bits_per_second);
+                ("rate", rate.show(policy.limit, tenant, show))
+            }
+            LimitUnit::Operations => {
+                let show = |ops: &NonZeroU32| show_ops(ops.get().into());
+                ("ops", ops.show(policy.operations, tenant, show))
             }
         }
     }

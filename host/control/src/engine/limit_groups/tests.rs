@@ -78,3 +78,17 @@ fn empty_groups_are_closed_inner_ones_first() {
     let made = words(groups.limit(VnicId(1), None, shared(5, Some(9), None), 0));
     assert_eq!(made, "group 4 in - true, vnic 1 0 in 4");
 }
+
+#[test]
+fn limits_are_shown_with_their_owners_and_units() {
+    let (_, limits) = shared(0, Some(9), Some(("gold", 7)));
+    let show = |limit: &Limit| format!("{}mbit", limit.bits_per_second / 1_000_000);
+    let of =
+        |limits: &CommonLimits<Limit>, own: Option<u64>| limits.show(own.map(mbit), "blue", show);
+    assert_eq!(
+        of(&limits, Some(8)),
+        "8mbit of its own, 7mbit of policy gold, 9mbit of tenant blue"
+    );
+    assert_eq!(of(&shared(0, Some(9), None).1, None), "9mbit of tenant blue");
+    assert_eq!(of(&CommonLimits::default(), Some(8)), "8mbit of its own");
+}

@@ -17,7 +17,7 @@ impl State {
                     let (gate, limits) = (of.gates.of(unit), self.limits.of(unit));
                     let free = gate.set_limit(vnic, (limit, group), limits, clock::now());
                     if gate.is_closed() {
-                        let _ = self.outbox.post(vnic, Event::LimitRefused { vnic });
+                        let _ = self.outbox.post(vnic, Event::LimitRefused { vnic, unit });
                     }
                     self.links.unpark(unit, free);
                 }
