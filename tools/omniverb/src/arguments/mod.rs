@@ -99,9 +99,10 @@ pub enum Command {
     ///
     /// On a terminal until q is pressed: s sorts by another column, arrows and page keys scroll.
     /// Without a terminal, or with --batch, --once or --json, it prints tables or JSON. Rates are
-    /// those of the time since the table before. The limit is the least that holds for the device;
-    /// drops are packets that the daemon could not send and those that faults dropped. Needs the
-    /// operators' socket: root where the daemon runs, or the daemon's own user.
+    /// those of the time since the table before. Limits, of bits and of operations, are the least
+    /// that hold for the device; drops are packets that the daemon could not send and those that
+    /// faults dropped. Needs the operators' socket: root where the daemon runs, or the daemon's
+    /// own user.
     Top(TopOptions),
     /// Show or change virtual devices: tenant, datapath, rate, faults.
     #[command(subcommand)]

@@ -3,11 +3,11 @@
 use super::vnic_rates::{Row, Sample};
 use crate::operator_connection::Operator;
 use omniverb_arguments::TopOrder;
-use omniverb_session::tc_units::show_rate;
+use omniverb_session::tc_units::{show_ops, show_rate};
 use std::time::Instant;
 
 /// Columns, in the order in which they are shown.
-pub(super) const HEADERS: [&str; 12] = [
+pub(super) const HEADERS: [&str; 13] = [
     "VNIC",
     "TENANT",
     "SENT/s",
@@ -16,7 +16,8 @@ pub(super) const HEADERS: [&str; 12] = [
     "USE%",
     "DROPS/s",
     "PATH",
-    "MSGS/s",
+    "OPS/s",
+    "OPS-LIMIT",
     "RESENT/s",
     "QPs",
     "PROCESSES",
@@ -41,7 +42,8 @@ pub(super) fn cells(row: &Row) -> [String; COLUMNS] {
         row.use_of_limit().map_or_else(|| "-".into(), |part| (part / 10).to_string()),
         row.dropped.to_string(),
         row.path.clone(),
-        row.messages.to_string(),
+        row.operations.to_string(),
+        row.operations_limit.map_or_else(|| "-".into(), show_ops),
         row.resent.to_string(),
         row.queue_pairs.to_string(),
         row.processes.to_string(),

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Widths of the columns behind the first, which takes what is left.
-const WIDTHS: [u16; COLUMNS - 1] = [8, 8, 10, 9, 4, 7, 9, 10, 8, 6, 9];
+const WIDTHS: [u16; COLUMNS - 1] = [8, 8, 10, 9, 4, 7, 9, 10, 9, 8, 6, 9];
 /// What the column of names has at least; columns that leave it less are not shown.
 const NAME_WIDTH: u16 = 16;
 /// A vNIC that uses so many thousandths of its limit is held back by it.
@@ -211,7 +211,8 @@ mod tests {
             received: 123,
             limit: Some(8_000_000),
             dropped: 17,
-            messages: 4711,
+            operations: 4711,
+            operations_limit: Some(150_000),
             path: "forwarded".into(),
             ..VnicRow::default()
         };
@@ -260,9 +261,9 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word}\n{text}");
         }
-        assert!(!text.contains("MSGS/s") && !text.contains("4711"), "{text}");
+        assert!(!text.contains(" OPS/s") && !text.contains("4711"), "{text}");
         let text = screen(&mut view, 132, 24);
-        for word in ["MSGS/s", "4711", "RESENT/s", "QPs", "PROCESSES"] {
+        for word in [" OPS/s", "4711", "OPS-LIMIT", "150k/s", "RESENT/s", "QPs", "PROCESSES"] {
             assert!(text.contains(word), "{word}\n{text}");
         }
         // Any size is drawn.

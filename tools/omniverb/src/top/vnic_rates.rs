@@ -15,6 +15,8 @@ struct Vnic {
     tenant: String,
     /// Bits per second: the least of the limits that hold for it.
     limit: Option<u64>,
+    /// Operations per second: likewise.
+    operations_limit: Option<u64>,
     processes: u64,
     queue_pairs: u64,
     paths: BTreeSet<String>,
@@ -41,10 +43,12 @@ pub(super) struct Row {
     pub(super) sent: u64,
     /// Bits per second.
     pub(super) received: u64,
-    /// Messages sent per second.
-    pub(super) messages: u64,
+    /// Messages, READs and atomics per second that were over.
+    pub(super) operations: u64,
     /// Bits per second, if there is a limit.
     pub(super) limit: Option<u64>,
+    /// Operations per second, if there is a limit.
+    pub(super) operations_limit: Option<u64>,
     /// Packets per second.
     pub(super) dropped: u64,
     /// Packets per second.
@@ -67,10 +71,14 @@ impl Sample {
     pub(super) fn new(vnics: &Value, status: &Value, again: &Value, at: Instant) -> Sample {
         let mut found: BTreeMap<String, Vnic> = BTreeMap::new();
         for row in list(vnics, "vnics") {
-            let shared = list(row, "shared_limits").iter().filter_map(|one| one["rate"].as_u64());
+            let least = |key: &str| {
+                let all = list(row, "shared_limits").iter().chain(std::iter::once(row));
+                all.filter_map(|one| one[key].as_u64()).min()
+            };
             let mut vnic = Vnic {
                 tenant: row["tenant"].as_str().unwrap_or("default").to_owned(),
-                limit: shared.chain(row["rate"].as_u64()).min(),
+                limit: least("rate"),
+                operations_limit: least("ops"),
                 ..Vnic::default()
             };
             vnic.counters = counts(&row["ended"]);
@@ -148,8 +156,9 @@ impl Rates {
                 tenant: vnic.tenant.clone(),
                 sent: rate(Counter::BytesSent, 8),
                 received: rate(Counter::BytesReceived, 8),
-                messages: rate(Counter::MessagesSent, 1),
+                operations: rate(Counter::MessagesSent, 1),
                 limit: vnic.limit,
+                operations_limit: vnic.operations_limit,
                 dropped: per_second(dropped(vnic), dropped(old), 1),
                 resent: rate(Counter::Resent, 1),
                 processes: vnic.processes,
@@ -187,8 +196,9 @@ impl Rates {
                 "tenant": row.tenant,
                 "sent_bits_per_second": row.sent,
                 "received_bits_per_second": row.received,
-                "messages_per_second": row.messages,
+                "operations_per_second": row.operations,
                 "limit_bits_per_second": row.limit,
+                "limit_operations_per_second": row.operations_limit,
                 "dropped_packets_per_second": row.dropped,
                 "resent_packets_per_second": row.resent,
                 "processes": row.processes,
@@ -202,10 +212,13 @@ impl Rates {
 }
 
 impl Row {
-    /// How much of its limit is sent, in thousandths; `None` if there is no limit.
+    /// How much of a limit is used, of bits or of operations, in thousandths: the greater part.
+    /// `None` if there is no limit.
     pub(super) fn use_of_limit(&self) -> Option<u64> {
-        let limit = u128::from(self.limit?.max(1));
-        u64::try_from(u128::from(self.sent) * 1000 / limit).ok()
+        let part = |used: u64, limit: Option<u64>| {
+            u64::try_from(u128::from(used) * 1000 / u128::from(limit?.max(1))).ok()
+        };
+        part(self.sent, self.limit).max(part(self.operations, self.operations_limit))
     }
 }
 
@@ -224,8 +237,10 @@ mod tests {
     fn vnics(ended: u64) -> Value {
         json!({ "vnics": [
             { "name": "a", "tenant": "blue", "rate": 8_000_000, "ended": { "bytes_sent": ended },
-              "injected": { "lost": 2, "dropped": 1 }, "shared_limits": [{ "rate": 4_000_000 }] },
-            { "name": "b", "tenant": "default", "rate": null, "ended": { "bytes_sent": 5 } },
+              "injected": { "lost": 2, "dropped": 1 }, "ops": 5000,
+              "shared_limits": [{ "rate": 4_000_000 }, { "rate": null, "ops": 9000 }] },
+            { "name": "b", "tenant": "default", "rate": null, "ops": null,
+              "ended": { "bytes_sent": 5 } },
         ]})
     }
 
@@ -248,13 +263,17 @@ mod tests {
         let now = sample(begun + Duration::from_millis(500), [1000, 1000], 126_000, 3);
         let rates = Rates::new(&before, &now, TopOrder::Rate);
         let [a, b] = rates.rows.as_slice() else { panic!("{rates:?}") };
-        assert_eq!((a.sent, a.messages, a.dropped, a.resent), (2_000_000, 2500, 8, 16));
+        assert_eq!((a.sent, a.operations, a.dropped, a.resent), (2_000_000, 2500, 8, 16));
         assert_eq!((a.limit, a.use_of_limit(), a.queue_pairs), (Some(4_000_000), Some(500), 2));
+        assert_eq!((a.operations_limit, b.operations_limit), (Some(5000), None));
+        let held_back = Row { operations: 4500, ..a.clone() };
+        assert_eq!(held_back.use_of_limit(), Some(900), "the greater part");
         assert_eq!((&*a.path, &*b.path, b.sent, a.processes), ("forwarded", "-", 0, 1));
         assert_eq!((rates.sum(|row| row.sent), rates.rows.len()), (2_000_000, 2));
         let json = rates.json();
         assert_eq!(json["interval_seconds"], 0.5);
         assert_eq!(json["vnics"][0]["sent_bits_per_second"], 2_000_000);
+        assert_eq!(json["vnics"][0]["limit_operations_per_second"], 5000);
         assert_eq!(json["vnics"][1]["limit_bits_per_second"], Value::Null);
         // Counters that began anew are no traffic, and neither is what a new vNIC counted before.
         assert_eq!(Rates::new(&now, &before, TopOrder::Rate).sum(|row| row.sent), 0);
