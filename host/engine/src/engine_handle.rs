@@ -188,7 +188,7 @@ impl Engine {
         self.counters.ended(vnic)
     }
 
-    /// Faults of a vNIC's packets since they were set, up to a tenth of a second old.
+    /// What faults did to packets of a vNIC that has or had some, up to a tenth of a second old.
     pub fn faults(&self, vnic: VnicId) -> Option<FaultCounters> {
         self.counters.faults(vnic)
     }

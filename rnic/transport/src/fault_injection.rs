@@ -58,6 +58,19 @@ pub struct FaultCounts {
     pub dropped: u64,
 }
 
+impl FaultCounts {
+    /// Adds what was done to others.
+    pub fn add(&mut self, other: &FaultCounts) {
+        self.sent += other.sent;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.corrupted += other.corrupted;
+        self.reordered += other.reordered;
+        self.marked += other.marked;
+        self.dropped += other.dropped;
+    }
+}
+
 /// A datagram under way.
 #[derive(Debug)]
 pub struct DatagramInFlight<T> {

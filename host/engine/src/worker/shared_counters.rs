@@ -19,8 +19,17 @@ struct Counted {
     /// Of links that have ended, by their vNIC, until that is forgotten: as many as the control
     /// plane remembers.
     ended: HashMap<VnicId, QpCounters>,
-    /// Since faults were set, of vNICs that have some.
-    faults: HashMap<VnicId, FaultCounts>,
+    /// Of vNICs that have or had faults, until that is forgotten as well.
+    faults: HashMap<VnicId, Injected>,
+}
+
+/// What faults did to packets of a vNIC. Counters go on where others are set, or none.
+#[derive(Clone, Copy, Default)]
+struct Injected {
+    /// Of the present faults.
+    now: FaultCounts,
+    /// Of those before.
+    before: FaultCounts,
 }
 
 impl Counters {
@@ -41,9 +50,11 @@ impl Counters {
         counted.links.is_empty() && counted.ended.is_empty() && counted.faults.is_empty()
     }
 
-    /// The last shown counts of a vNIC's faults.
+    /// The last shown counts of all faults that a vNIC has had.
     pub(crate) fn faults(&self, vnic: VnicId) -> Option<FaultCounts> {
-        lock(&self.0).faults.get(&vnic).copied()
+        let Injected { now, mut before } = lock(&self.0).faults.get(&vnic).copied()?;
+        before.add(&now);
+        Some(before)
     }
 }
 
@@ -76,7 +87,9 @@ impl Showing {
         self.shown = clock::now();
         let mut counted = lock(&self.counters.0);
         counted.links.extend(links);
-        counted.faults.extend(faults);
+        for (vnic, now) in faults {
+            counted.faults.entry(vnic).or_default().now = now;
+        }
     }
 
     /// A link of a vNIC's is gone, which had counted this at last.
@@ -86,13 +99,18 @@ impl Showing {
         counted.ended.entry(vnic).or_default().add(last);
     }
 
-    /// Drops the counters of this vNIC's ended links.
-    pub(super) fn forget_ended(&self, vnic: VnicId) {
-        lock(&self.counters.0).ended.remove(&vnic);
+    /// Drops the counters of this vNIC's ended links and of its faults.
+    pub(super) fn forget(&self, vnic: VnicId) {
+        let mut counted = lock(&self.counters.0);
+        counted.ended.remove(&vnic);
+        counted.faults.remove(&vnic);
     }
 
-    /// A vNIC has other faults, or none.
-    pub(super) fn forget_faults(&self, vnic: VnicId) {
-        lock(&self.counters.0).faults.remove(&vnic);
+    /// A vNIC's faults are over, which did this.
+    pub(super) fn end_faults(&self, vnic: VnicId, last: &FaultCounts) {
+        let mut counted = lock(&self.counters.0);
+        let injected = counted.faults.entry(vnic).or_default();
+        injected.now = FaultCounts::default();
+        injected.before.add(last);
     }
 }

@@ -57,7 +57,7 @@ impl State {
                     vnic.capture.set(queue);
                 }
             }
-            Command::ForgetCounted { vnic } => self.showing.forget_ended(vnic),
+            Command::ForgetCounted { vnic } => self.showing.forget(vnic),
         }
     }
 }

@@ -53,7 +53,7 @@ impl State {
         vnic.close(id, &mut self.clocked, &mut self.limits);
         if let Some(fault_queue) = &mut vnic.fault_queue {
             fault_queue.close(id, &mut self.clocked);
-            self.showing.forget_faults(id);
+            self.showing.end_faults(id, &fault_queue.done());
         }
         self.drop_links(&self.links.of_vnic(id));
     }

@@ -21,8 +21,8 @@ impl State {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let fault_queue = faults.map(|faults| FaultQueue::new(faults.0, faults.1, &home.allowance));
         let old = std::mem::replace(&mut home.fault_queue, fault_queue);
-        self.showing.forget_faults(vnic);
         if let Some(mut old) = old {
+            self.showing.end_faults(vnic, &old.done());
             old.close(vnic, &mut self.clocked);
             while let Some((arrival, datagram)) = old.take(u64::MAX) {
                 self.arrived_alone(vnic, &arrival, &datagram);

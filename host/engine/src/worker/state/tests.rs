@@ -17,6 +17,7 @@ use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{EventFd, Extent, memfd};
 use omniverb_terms::{Operations, Qpn, Rkey, RouteKey, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Ecn;
+use omniverb_transport::fault_injection::Faults;
 use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, PORT, write_notification};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -189,6 +190,43 @@ fn counters_are_forgotten_after_the_links_that_were_to_end() {
     }
     assert_eq!(counters.ended(VICTIM), QpCounters::default());
     assert!(counters.is_empty(), "and nothing is kept of it");
+}
+
+/// Counters of faults go on where others are set, or the vNIC's last process has gone.
+#[test]
+fn counters_of_faults_stay_until_they_are_forgotten() {
+    let counters = Counters::default();
+    let (mut state, _events) = bench_showing(counters.clone());
+    let files = [(); 2].map(|()| EventFd::new().unwrap());
+    let watcher = Watcher::new(&files[0], &files[1]).unwrap();
+    let port = Arc::new(UdpPort::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let (holder, services) = (Arc::default(), Qpn::GENERAL_SERVICES);
+    state.apply(Command::OpenVnic { vnic: VICTIM, port, holder, services }, &watcher);
+    assert_eq!(counters.faults(VICTIM), None);
+    let all = || Some(Faults { loss: 1_000_000, ..Faults::default() });
+    let set = |state: &mut State, faults: Option<Faults>| {
+        let faults = faults.map(|faults| Box::new((faults, 7)));
+        state.apply(Command::SetFaults { vnic: VICTIM, faults }, &watcher);
+    };
+    let flow = IcrcFlow { source: ip(5), destination: ip(3), source_port: PORT };
+    let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
+    let arrival = Arrival { flow, interface, ecn, identification, is_captured };
+    let mut datagram = [0x5a; 200];
+    flow.seal(&mut datagram, 0);
+    for (faults, lost) in [(all(), 2), (all(), 4), (None, 4)] {
+        set(&mut state, faults);
+        for _ in 0..2 {
+            state.fault_queue(VICTIM, &arrival, &datagram);
+        }
+        state.show_counters();
+        assert_eq!(counters.faults(VICTIM).unwrap().lost, lost);
+    }
+    set(&mut state, all());
+    state.fault_queue(VICTIM, &arrival, &datagram);
+    state.apply(Command::CloseVnic { vnic: VICTIM }, &watcher);
+    assert_eq!(counters.faults(VICTIM).unwrap().lost, 5, "the last ones, too");
+    state.apply(Command::ForgetCounted { vnic: VICTIM }, &watcher);
+    assert!(counters.is_empty());
 }
 
 /// An owner that keeps pages in place is told if they cannot be mapped: for want of room, or since
