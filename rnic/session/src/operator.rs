@@ -338,6 +338,7 @@ pub fn files_beside(path: &Path, runner: DaemonScope) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::FromZeros;
 
     #[test]
     fn operators_do_not_share_the_folder_that_containers_are_given() {
@@ -360,6 +361,29 @@ mod tests {
         );
         assert_eq!(beside("/a/b/x.sock", DaemonScope::User), "/a/b/x.sock");
         assert_eq!(beside("/tmp/x.sock", DaemonScope::Root), "/tmp/x.sock");
+    }
+
+    /// `operations_per_second` was not there once. A command without it means no operations. An
+    /// answer without it is no message, so nothing else is taken for it.
+    #[test]
+    fn messages_from_before_limits_of_operations_are_not_misread() {
+        let set =
+            SetVnic { name: [b'a'; VNIC_NAME_BYTES], what: SET_RATE, ..FromZeros::new_zeroed() };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(1, &set.into(), &mut bytes);
+        assert_eq!(
+            (size_of::<SetVnic>(), length),
+            (VNIC_NAME_BYTES + 80, 16 + VNIC_NAME_BYTES + 80)
+        );
+        let Ok((1, Message::SetVnic(read))) = decode(&bytes[..length]) else { panic!() };
+        assert_eq!((read.what & SET_OPS, read.operations_per_second), (0, 0));
+
+        let changed = VnicChanged { bits_per_second: 8, ..FromZeros::new_zeroed() };
+        let length = encode(1, &changed.into(), &mut bytes);
+        let header = size_of::<Header>();
+        let before = header + std::mem::offset_of!(VnicChanged, operations_per_second);
+        assert!(decode(&bytes[..length]).is_ok());
+        assert_eq!(decode(&bytes[..before]), Err(DecodeError::Length));
     }
 
     #[test]
