@@ -3,6 +3,7 @@
 use aes::Aes128;
 use cmac::{Cmac, KeyInit, Mac};
 use std::fmt;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// The key of a tenant. Only daemons have it, never a process or a container.
@@ -40,11 +41,10 @@ impl TenantKey {
     }
 }
 
-/// For telling whether a file holds another key than before; not for comparing with what a peer
-/// sends.
+/// For telling whether a file holds another key than before, in the same time whatever it is.
 impl PartialEq for TenantKey {
     fn eq(&self, other: &TenantKey) -> bool {
-        *self.0 == *other.0
+        self.0.ct_eq(&*other.0).into()
     }
 }
 
