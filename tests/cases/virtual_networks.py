@@ -3,6 +3,7 @@ addresses at once, and what is forged, or another tenant's, leads nowhere."""
 
 import contextlib
 import json
+import pathlib
 import re
 import types
 
@@ -14,14 +15,16 @@ from harness.daemon import forgotten
 from harness.simulated_host import Hosts
 
 _PREFIX = "192.168.7"
+_BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 
 
 class _Scene:
-    """Four containers of one host: two of the tenant blue, two of red, with the same addresses."""
+    """Four containers of one host: two of the tenant blue, two of red, with the same addresses; and
+    one of no tenant."""
 
     def __init__(self, stage):
         self.folder = stage.folder("keys")
-        self.all = Pair(stage, count=4)
+        self.all = Pair(stage, count=5)
         self.daemon = self.all.daemon
         self.pairs = {}
         for tenant, first in (("blue", 0), ("red", 2)):
@@ -384,8 +387,29 @@ def _far_one_key(scene):
     _far_programs(scene)
 
 
+def _as_many_messages(scene):
+    """Bringing up a queue pair, and ending it, takes a tenant as many calls of the daemon as a
+    vNIC without a virtual network."""
+    program, at = "many_qps_to_rts", scene.daemon.stage.programs
+    process.run(["cc", "-O2", "-pthread", "-o", at / program, _BENCH / f"{program}.c",
+                 "-libverbs"], limit=60)
+    found, flat = {}, scene.all.containers[4]
+    for name, place, index in (("flat", flat, client_server.gid_index(flat)),
+                               ("tenant", scene.pairs["blue"].server, 0)):
+        counts = []
+        for number in (20, 120):
+            text = place.run("strace", "-f", "-c", "-e", "trace=sendmsg",
+                             f"/opt/programs/{program}", "2", str(number), str(index))
+            counts += [int(line.split()[3]) for line in text.splitlines()
+                       if line.endswith(" sendmsg")]
+        found[name] = (counts[1] - counts[0]) / 200
+    print(f"calls of the daemon for a queue pair: {found}")
+    # To make it, to connect it, to destroy it.
+    check(found == {"flat": 3, "tenant": 3}, f"{found}")
+
+
 def groups():
-    """One host with four containers, and two hosts with two each; two tenants with keys."""
+    """One host with five containers, and two hosts with two each; two tenants with keys."""
     return [Group("virtual_networks", [
         Case("virtual_networks.names", _names, 60),
         Case("virtual_networks.programs", _programs, 300),
@@ -395,6 +419,7 @@ def groups():
         Case("virtual_networks.forged", _forged, 260),
         Case("virtual_networks.never_flat", _never_flat, 60),
         Case("virtual_networks.rotation", _rotation, 120),
+        Case("virtual_networks.as_many_messages", _as_many_messages, 60),
     ], _fixture, weight=WAITS), Group("virtual_networks_far", [
         Case("virtual_networks.far_programs", _far_programs, 300),
         Case("virtual_networks.far_by_address", _far_by_address, 200),
