@@ -33,7 +33,7 @@ impl Objects {
             known.container.cgroup.is_some() && now.saturating_sub(known.at) < FRESH
         };
         self.has_rules()
-            && !self.given.contains_key(&vnic)
+            && !self.given.has(vnic)
             && !self.containers.known.get(&vnic).is_some_and(is_fresh)
     }
 
@@ -66,7 +66,7 @@ impl Objects {
         let vnic_name = name.to_owned();
         let known = Known { vnic: vnic_name, container, at: now, is_watched, decided };
         self.containers.known.insert(vnic, known);
-        match self.given.contains_key(&vnic) {
+        match self.given.has(vnic) {
             true => false,
             false => self.decide(vnic, moment, is_in_use),
         }
@@ -101,7 +101,7 @@ impl Objects {
             Some((vnic, _)) if is_in_use(*vnic) => false,
             Some((vnic, _)) => {
                 let vnic = *vnic;
-                self.given.remove(&vnic);
+                self.given.remove(vnic);
                 self.forget_container(vnic);
                 !self.all.vnic.contains_key(name)
             }
@@ -142,14 +142,14 @@ impl Objects {
         }
         for (vnic, name) in lost {
             self.containers.objects.remove(&name);
-            self.given.remove(&vnic);
+            self.given.remove(vnic);
             if !self.has_apart_from_rules(&name) {
                 self.all.vnic.remove(&name);
             }
         }
         let vnics: Vec<VnicId> = self.containers.known.keys().copied().collect();
         for vnic in vnics {
-            if !self.given.contains_key(&vnic) {
+            if !self.given.has(vnic) {
                 self.ask_rules_again(vnic);
             }
         }
@@ -172,6 +172,6 @@ impl Objects {
 
     /// Whether something describes a vNIC.
     pub(crate) fn is_described(&self, vnic: VnicId) -> bool {
-        self.given.contains_key(&vnic)
+        self.given.has(vnic)
     }
 }

@@ -17,10 +17,12 @@ mod cluster_tenant_key_files;
 mod container_objects;
 mod container_rules;
 mod containers;
+mod given_objects;
 mod object_name_syntax;
 mod object_set;
 mod policy_addresses;
 mod remote_vnic;
+mod rows;
 mod rule_value;
 mod state_file;
 mod tenant_keys;
@@ -33,6 +35,7 @@ use cluster_tenant_key_files::{BroughtKeys, KeyFiles};
 pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::{ContainerRule, Prefix};
 use containers::Containers;
+use given_objects::GivenObjects;
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
     DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, Undescribed,
@@ -45,7 +48,6 @@ use omniverb_tenancy::{
 pub use remote_vnic::RemoteVnic;
 pub use rule_value::RuleValue;
 use rustix::io::Errno;
-use serde_json::{Value, json};
 use state_file::StateFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -94,8 +96,8 @@ pub(crate) struct Objects {
     cluster_state: StateFile,
     /// Keys of the cluster's tenants.
     key_files: KeyFiles,
-    /// Names of objects that vNICs were given.
-    given: BTreeMap<VnicId, String>,
+    /// Objects that vNICs were given.
+    given: GivenObjects,
     /// Paths that cannot be looked at, and that the log has named.
     unseen: BTreeSet<String>,
     /// When that was looked for last because a vNIC had come.
@@ -130,7 +132,7 @@ impl Objects {
         if state.problem().is_none() && cluster_state.problem().is_none() {
             key_files.delete_unused([&cluster, &all]);
         }
-        let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
+        let (given, numbers) = (GivenObjects::default(), BTreeMap::new());
         let (unseen, rules) = (BTreeSet::new(), BTreeMap::new());
         let containers = Containers::default();
         // Without a key nothing passes between hosts.
@@ -219,7 +221,7 @@ impl Objects {
 
     /// The place of a vNIC that has an object of a tenant with a key.
     pub(crate) fn place(&mut self, vnic: VnicId) -> Option<(TenantId, VnicPlace)> {
-        let (tenant, place) = self.place_in_network(self.given.get(&vnic)?)?;
+        let (tenant, place) = self.place_in_network(self.given.get(vnic)?)?;
         let (tenant, place) = (tenant.clone(), *place);
         Some((number(&mut self.numbers, &tenant), place))
     }
@@ -232,14 +234,14 @@ impl Objects {
 
     /// The virtual network that a vNIC belongs to, by the name of its tenant.
     pub(crate) fn network_of(&self, vnic: VnicId) -> Option<&str> {
-        self.all.network_name(self.all.vnic.get(self.given.get(&vnic)?)?)
+        self.all.network_name(self.all.vnic.get(self.given.get(vnic)?)?)
     }
 
     /// Whether a vNIC belongs to a virtual network and has no place in it. It has no other network
     /// instead, so it has no device.
     pub(crate) fn lacks_place(&self, vnic: VnicId) -> bool {
-        let is_placed = |object: &String| self.place_in_network(object).is_some();
-        self.network_of(vnic).is_some() && !self.given.get(&vnic).is_some_and(is_placed)
+        let is_placed = |object: &str| self.place_in_network(object).is_some();
+        self.network_of(vnic).is_some() && !self.given.get(vnic).is_some_and(is_placed)
     }
 
     /// Names by which the configuration knows vNICs.
@@ -262,7 +264,7 @@ impl Objects {
         self.general = general;
         self.configured = configured;
         self.decide_anew();
-        self.replace(self.below().overlaid(&self.set));
+        self.replace_unchecked(self.below().overlaid(&self.set));
         Ok(())
     }
 
@@ -306,7 +308,7 @@ impl Objects {
         name: &str,
         change: impl FnOnce(&mut VnicObject),
     ) -> Result<(), String> {
-        let name = self.given.get(&vnic).cloned().unwrap_or_else(|| name.to_owned());
+        let name = self.given.get(vnic).unwrap_or(name).to_owned();
         let mut set = self.set.clone();
         let mut object = self.all.vnic.get(&name).cloned().unwrap_or_default();
         change(&mut object);
@@ -321,10 +323,10 @@ impl Objects {
     fn keep(&mut self, set: Set) -> Result<(), String> {
         let all = self.below().overlaid(&set);
         let keys = self.keys.read_again(&all)?;
-        VirtualPlaces::of(&all, &self.places)?;
+        let places = VirtualPlaces::of(&all, &self.places)?;
         self.state.write(&set)?;
         (self.set, self.keys) = (set, keys);
-        self.replace(all);
+        self.replace(all, places);
         Ok(())
     }
 
@@ -351,16 +353,21 @@ impl Objects {
             self.key_files.delete_unused([&cluster, &all]);
         }
         (self.cluster, self.keys) = (cluster, keys);
-        self.replace(all);
+        self.replace(all, places);
         Ok(())
     }
 
-    /// vNICs whose object or attachment has changed need their object again.
-    fn replace(&mut self, all: Set) {
-        // What an operator wants was checked. What has no place all the same has no device.
-        if let Ok(places) = VirtualPlaces::of(&all, &self.places) {
-            self.places = places;
-        }
+    /// Takes over objects that may have no places: what has none has no device.
+    fn replace_unchecked(&mut self, all: Set) {
+        let places = VirtualPlaces::of(&all, &self.places);
+        let places = places.unwrap_or_else(|_| std::mem::take(&mut self.places));
+        self.replace(all, places);
+    }
+
+    /// Takes over objects and their places. vNICs whose object or attachment has changed need their
+    /// object again.
+    fn replace(&mut self, all: Set, places: VirtualPlaces) {
+        self.places = places;
         let before = std::mem::replace(&mut self.all, all);
         self.revision += 1;
         self.rules.clear();
@@ -372,32 +379,32 @@ impl Objects {
         let is_other = |name: &String| attach(&before, name) != attach(all, name);
         let has_attached = all.vnic.keys().any(|name| !is_by_rule(name) && is_other(name));
         let is_asked_again = |name: &String| is_other(name) || has_attached && is_by_rule(name);
-        self.given.retain(|_, name| is_here(name) && !is_asked_again(name));
+        self.given.retain(|name| is_here(name) && !is_asked_again(name));
     }
 
     /// A vNIC is no more. What was set for it alone cannot hold for another.
     pub(crate) fn forget(&mut self, vnic: VnicId) -> Result<(), String> {
         let by_rule = self.forget_container(vnic);
-        let Some(name) = self.given.remove(&vnic) else { return Ok(()) };
+        let Some(name) = self.given.remove(vnic) else { return Ok(()) };
         let is_its_alone = by_rule.as_ref() == Some(&name) || name.starts_with("vnic-");
         if !is_its_alone || !self.set.vnic.contains_key(&name) {
             return Ok(());
         }
         // Whatever is wrong with files: it must not hold for the next vNIC.
         self.set.vnic.remove(&name);
-        self.replace(self.below().overlaid(&self.set));
+        self.replace_unchecked(self.below().overlaid(&self.set));
         self.state.write(&self.set)
     }
 
     /// The object of a vNIC: the one that it was given, or the one attached to it now.
     fn object_of(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<&VnicObject> {
-        if !self.given.contains_key(&vnic) {
+        if !self.given.has(vnic) {
             match self.attached_to(place) {
-                Some(name) => drop(self.given.insert(vnic, name)),
+                Some(name) => self.given.insert(vnic, name),
                 None => self.ask_rules_again(vnic),
             }
         }
-        self.all.vnic.get(self.given.get(&vnic)?)
+        self.all.vnic.get(self.given.get(vnic)?)
     }
 
     /// Whether it is time to look at paths again because a vNIC has come: all of them are looked at
@@ -412,8 +419,8 @@ impl Objects {
 
     /// Why objects are attached to nothing, where their paths cannot be looked at: once for each.
     pub(crate) fn new_problems(&mut self) -> Vec<String> {
-        let names: BTreeSet<_> = self.given.values().collect();
-        let missing = self.all.vnic.iter().filter(|(name, _)| !names.contains(name));
+        let missing =
+            self.all.vnic.iter().filter(|(name, _)| self.given.first_vnic(name).is_none());
         let unseen: BTreeMap<String, String> = missing
             .filter_map(|(name, vnic)| {
                 let path = vnic.path(name)?;
@@ -441,7 +448,7 @@ impl Objects {
     /// know it.
     pub(crate) fn rules(&mut self, vnic: VnicId, place: &Place<'_>) -> VnicRules {
         let all = &self.all;
-        let object = self.given.get(&vnic).and_then(|name| all.vnic.get(name));
+        let object = self.given.get(vnic).and_then(|name| all.vnic.get(name));
         let object = object.cloned().unwrap_or_default();
         let made = || Arc::new(all.rules(&object));
         let rules = self.rules.entry(object.policies.clone()).or_insert_with(made).clone();
@@ -453,7 +460,7 @@ impl Objects {
 
     /// The limits that a vNIC has in common with others.
     pub(crate) fn shared_limits(&self, vnic: VnicId) -> SharedLimits {
-        let object = self.given.get(&vnic).and_then(|name| self.all.vnic.get(name));
+        let object = self.given.get(vnic).and_then(|name| self.all.vnic.get(name));
         let none = VnicObject::default();
         let object = object.unwrap_or(&none);
         let tenant = object.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
@@ -464,104 +471,31 @@ impl Objects {
 
     /// The name of a vNIC's object.
     pub(crate) fn name_of(&self, vnic: VnicId) -> Option<&str> {
-        self.given.get(&vnic).map(String::as_str)
+        self.given.get(vnic)
     }
 
     /// The vNIC that an object was given to; the first, if there are several.
     pub(crate) fn vnic_of(&self, name: &str) -> Option<VnicId> {
-        self.given.iter().find(|(_, given)| *given == name).map(|(vnic, _)| *vnic)
+        self.given.first_vnic(name)
     }
 
     /// The tenant of a vNIC.
     pub(crate) fn tenant_of(&self, vnic: VnicId) -> &str {
-        let object = self.given.get(&vnic).and_then(|name| self.all.vnic.get(name));
+        let object = self.given.get(vnic).and_then(|name| self.all.vnic.get(name));
         object.and_then(|object| object.tenant.as_deref()).unwrap_or(DEFAULT_TENANT)
     }
 
     /// The tenant of a vNIC as people are shown it.
     pub(crate) fn shown_tenant(&self, vnic: VnicId) -> &str {
-        match !self.given.contains_key(&vnic) && self.is_uncertain() {
+        match !self.given.has(vnic) && self.is_uncertain() {
             true => UNKNOWN_TENANT,
             false => self.tenant_of(vnic),
         }
     }
 
-    /// The row of the object with this number, in the order of kinds and names.
-    pub(crate) fn row(&self, number: u64) -> Option<Value> {
-        let at = usize::try_from(number).ok()?;
-        let Set { tenant, policy, vnic, address, .. } = &self.all;
-        let row = |kind: ObjectKind, name: &String, fields: Value, is_in: [bool; 2]| {
-            let by_rule = kind == ObjectKind::Vnic && self.containers.has_object(name);
-            let [is_set, is_cluster] = is_in;
-            let source = match (is_set, is_cluster, by_rule) {
-                (true, ..) => "command",
-                (false, true, _) => "cluster",
-                (false, false, true) => "container",
-                (false, false, false) => "configuration",
-            };
-            let mut row =
-                json!({ "kind": kind.word(), "name": name, "source": source, "fields": fields });
-            if is_set && is_cluster {
-                row["hides"] = "cluster".into();
-            }
-            row
-        };
-        if let Some((name, object)) = tenant.iter().nth(at) {
-            let is_in = [&self.set, &self.cluster].map(|set| set.tenant.contains_key(name));
-            return Some(row(ObjectKind::Tenant, name, json!(object), is_in));
-        }
-        let at = at.checked_sub(tenant.len())?;
-        if let Some((name, object)) = policy.iter().nth(at) {
-            let is_in = [&self.set, &self.cluster].map(|set| set.policy.contains_key(name));
-            return Some(row(ObjectKind::Policy, name, json!(object), is_in));
-        }
-        let at = at.checked_sub(policy.len())?;
-        let Some((name, object)) = vnic.iter().nth(at) else {
-            let (name, object) = address.iter().nth(at.checked_sub(vnic.len())?)?;
-            let is_in = [&self.set, &self.cluster].map(|set| set.address.contains_key(name));
-            return Some(row(ObjectKind::Address, name, json!(object), is_in));
-        };
-        let is_in = [&self.set, &self.cluster].map(|set| set.vnic.contains_key(name));
-        let mut row = row(ObjectKind::Vnic, name, json!(object), is_in);
-        let given = self.vnic_of(name);
-        row["attached"] = given.map(|vnic| vnic.0).into();
-        if let Some((_, place)) = self.places.place(name) {
-            row["gid"] = self.places.gid(name, &self.keys).map(|gid| gid.to_string()).into();
-            row["qpn_offset"] = place.range.offset().number().into();
-            row["underlay"] = place.underlay.to_string().into();
-        }
-        if let (None, Some(problem)) = (given, object.path(name).and_then(problem_at)) {
-            row["problem"] = problem.into();
-        }
-        Some(row)
-    }
-}
-
-impl Objects {
     /// The number of changes so far.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
-    }
-
-    /// What this host has of virtual networks: the tenants that have one, then the vNICs that other
-    /// hosts can reach. The row with this number, and its kind.
-    pub(crate) fn network_row(&self, number: u64) -> Option<(&'static str, Value)> {
-        let at = usize::try_from(number).ok()?;
-        let mut networks =
-            self.all.tenant.iter().filter_map(|(name, tenant)| Some((name, tenant.underlay?)));
-        if let Some((name, underlay)) = networks.nth(at) {
-            return Some(("network", json!({ "tenant": name, "underlay": underlay })));
-        }
-        let networks = self.all.tenant.values().filter(|tenant| tenant.underlay.is_some()).count();
-        let (name, (tenant, place)) = self.places.local(&self.all).nth(at - networks)?;
-        let VnicPlace { virtual_ip, underlay, range } = place;
-        let gid = self.places.gid(name, &self.keys).map(|gid| gid.to_string());
-        let row = json!({
-            "tenant": tenant, "address": virtual_ip, "vnic": name, "vgid": gid,
-            "underlay": underlay, "qpn_offset": range.offset().number(), "qpns": range.count(),
-            "proof": self.places.proof(name, &self.keys),
-        });
-        Some(("place", row))
     }
 }
 

@@ -107,7 +107,7 @@ impl Objects {
     /// The address of a policy that a vNIC's packets carry, and the one of its tenant that the same
     /// interface has.
     pub(crate) fn added_address(&self, vnic: VnicId) -> Option<(IpAddr, IpAddr)> {
-        self.all.added_address(self.all.vnic.get(self.given.get(&vnic)?)?)
+        self.all.added_address(self.all.vnic.get(self.given.get(vnic)?)?)
     }
 
     /// A policy with this address.
@@ -173,7 +173,7 @@ mod tests {
             let address = expected.map_or(ip("192.0.2.1"), |(address, _)| address);
             assert_eq!(places.place("a").unwrap().1.underlay, address, "{a}");
             assert_eq!(set.added_address(&set.vnic["a"]), expected, "{a}");
-            assert_eq!(places.local(&set).count(), 2, "it is announced with that address: {a}");
+            assert_eq!(places.reachable(0).count(), 2, "it is announced with that address: {a}");
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(places.place("a").unwrap().1.underlay, ip("192.0.2.77"));
         assert!(set.is_elsewhere(&set.vnic["a"]));
         assert_eq!(set.added_address(&set.vnic["a"]), None);
-        assert_eq!(places.local(&set).count(), 1);
+        assert_eq!(places.reachable(0).count(), 1);
     }
 
     #[test]

@@ -2,6 +2,7 @@ mod announced_vnics;
 
 use super::*;
 use omniverb_tenancy::Adoption;
+use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 
 fn objects(configured: &str) -> Objects {
@@ -95,7 +96,7 @@ fn changes_are_made_together_or_not_at_all() {
     let good = create("vnic", "a", json!({ "tenant": "blue" }));
     let bad = create("vnic", "b", json!({ "tenant": "red" }));
     assert!(refused(&mut all, json!([good, bad])).contains("no tenant \"red\""));
-    assert!(all.row(1).is_none(), "nothing was made");
+    assert!(all.rows(1).next().is_none(), "nothing was made");
     change(&mut all, "create", "vnic", "a", json!({ "tenant": "blue", "rate": "8mbit" }));
     assert!(refused(&mut all, json!([good])).contains("exists"));
     assert!(
@@ -104,7 +105,7 @@ fn changes_are_made_together_or_not_at_all() {
     let delete = json!([{ "do": "delete", "kind": "tenant", "name": "blue" }]);
     assert!(refused(&mut all, delete.clone()).contains("in the configuration file"));
     change(&mut all, "set", "vnic", "a", json!({ "rate": null }));
-    assert_eq!(all.row(1).unwrap()["fields"], json!({ "tenant": "blue" }));
+    assert_eq!(all.rows(1).next().unwrap()["fields"], json!({ "tenant": "blue" }));
     change(&mut all, "create", "tenant", "red", json!({ "adoption": "off" }));
     change(&mut all, "set", "vnic", "a", json!({ "tenant": "red" }));
     let delete = json!([{ "do": "delete", "kind": "tenant", "name": "red" }]);
@@ -120,7 +121,7 @@ fn another_configuration_is_taken_as_a_whole() {
     change(&mut all, "create", "vnic", "a", json!({ "tenant": "blue" }));
     let problem = all.configure(Policy::default(), Set::default()).unwrap_err();
     assert!(problem.contains("set at run time") && problem.contains("\"blue\""), "{problem}");
-    assert!(all.row(1).is_some());
+    assert!(all.rows(1).next().is_some());
     let other = serde_json::from_str(r#"{"tenant": {"blue": {"adoption": "off"}}}"#).unwrap();
     all.configure(Policy::default(), other).unwrap();
     assert_eq!(all.policy(VnicId(1), &place("a")).unwrap().adoption, Adoption::Off);
@@ -134,10 +135,10 @@ fn settings_by_command_end_with_their_namespace() {
     all.set_vnic(VnicId(1), name, limited).unwrap();
     assert!(all.policy(VnicId(1), &place(name)).unwrap().limit.is_some());
     all.forget(VnicId(1)).unwrap();
-    assert!(all.row(0).is_none());
+    assert!(all.rows(0).next().is_none());
     all.set_vnic(VnicId(2), "host", limited).unwrap();
     all.forget(VnicId(2)).unwrap();
-    assert!(all.row(0).is_some());
+    assert!(all.rows(0).next().is_some());
 }
 
 #[test]
@@ -153,9 +154,9 @@ fn a_path_that_cannot_be_looked_at_is_named_once() {
     // New vNICs have them looked at once a second.
     let due = [0, 1, 999_999_999, 1_000_000_000, 1_000_000_001].map(|now| all.is_look_due(now));
     assert_eq!(due, [true, false, false, true, false]);
-    let row = all.row(0).unwrap();
+    let row = all.rows(0).next().unwrap();
     assert!(row["problem"].as_str().unwrap().contains("cannot look at"), "{row}");
-    assert!(row["attached"].is_null() && all.row(1).unwrap().get("problem").is_none());
+    assert!(row["attached"].is_null() && all.rows(1).next().unwrap().get("problem").is_none());
 }
 
 fn cluster(objects: &mut Objects, changes: Value) -> Result<(), String> {
@@ -172,25 +173,25 @@ fn a_command_decides_before_the_cluster_and_this_before_the_configuration() {
     let is_off = put("tenant", "blue", json!({ "adoption": "off" }));
     let web = put("vnic", "web", json!({ "tenant": "blue", "rate": "8mbit" }));
     cluster(&mut all, json!([is_off, web])).unwrap();
-    assert_eq!(all.row(0).unwrap()["fields"], json!({ "adoption": "off" }));
-    assert_eq!(all.row(0).unwrap()["source"], "cluster");
+    assert_eq!(all.rows(0).next().unwrap()["fields"], json!({ "adoption": "off" }));
+    assert_eq!(all.rows(0).next().unwrap()["source"], "cluster");
     let delete = |name: &str| json!([{ "do": "delete", "kind": "vnic", "name": name }]);
     let refusal = all.change(&json!({ "changes": delete("web") }).to_string()).unwrap_err();
     assert!(refusal.contains("the cluster's"), "{refusal}");
     // A command's value stays, whatever the cluster says later.
     change(&mut all, "set", "vnic", "web", json!({ "rate": "16mbit" }));
     cluster(&mut all, json!([put("vnic", "web", json!({ "tenant": "blue" }))])).unwrap();
-    let row = all.row(1).unwrap();
+    let row = all.rows(1).next().unwrap();
     assert_eq!((&row["source"], &row["hides"]), (&"command".into(), &"cluster".into()));
     assert_eq!(row["fields"]["rate"], "16000000bit");
     all.change(&json!({ "changes": delete("web") }).to_string()).unwrap();
-    let row = all.row(1).unwrap();
+    let row = all.rows(1).next().unwrap();
     assert_eq!((&row["source"], &row["fields"]), (&"cluster".into(), &json!({"tenant": "blue"})));
     cluster(&mut all, delete("web")).unwrap();
-    assert!(all.row(1).is_none() && cluster(&mut all, delete("web")).is_err());
+    assert!(all.rows(1).next().is_none() && cluster(&mut all, delete("web")).is_err());
     // Below it stands the configuration.
     cluster(&mut all, json!([{ "do": "delete", "kind": "tenant", "name": "blue" }])).unwrap();
-    let row = all.row(0).unwrap();
+    let row = all.rows(0).next().unwrap();
     assert_eq!(
         (&row["source"], &row["fields"]["adoption"]),
         (&"configuration".into(), &"exact".into())
@@ -219,15 +220,15 @@ fn objects_of_a_cluster_outlive_the_daemon_in_a_file_of_their_own() {
     cluster(&mut new(), put.clone()).unwrap();
     assert!(!path.exists(), "nothing was set by command");
     let again = new();
-    assert_eq!(again.row(0).unwrap()["source"], "cluster");
+    assert_eq!(again.rows(0).next().unwrap()["source"], "cluster");
     let beside = folder.join("objects.json.cluster");
     std::fs::write(&beside, "{").unwrap();
     let mut damaged = new();
-    assert!(damaged.row(0).is_none() && damaged.problems().count() == 1);
+    assert!(damaged.rows(0).next().is_none() && damaged.problems().count() == 1);
     // An agent has all of it: unlike what was set by command it is written again.
     cluster(&mut damaged, put).unwrap();
     assert!(folder.join("objects.json.cluster.damaged").exists());
-    assert!(new().row(0).is_some() && new().problems().count() == 0);
+    assert!(new().rows(0).next().is_some() && new().problems().count() == 0);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -315,10 +316,10 @@ fn what_was_set_for_a_vnic_goes_with_it_whatever_is_wrong_with_files() {
     std::fs::set_permissions(&key, mode).unwrap();
     let mut all = objects(&json!({ "tenant": { "blue": { "key_file": key } } }).to_string());
     all.set_vnic(VnicId(1), "vnic-1-abcd", |object| object.tenant = Some("blue".into())).unwrap();
-    assert_eq!(all.row(1).unwrap()["name"], "vnic-1-abcd");
+    assert_eq!(all.rows(1).next().unwrap()["name"], "vnic-1-abcd");
     std::fs::remove_file(&key).unwrap();
     all.forget(VnicId(1)).unwrap();
-    assert!(all.row(1).is_none());
+    assert!(all.rows(1).next().is_none());
 }
 
 const VIRTUAL: &str = r#"{

@@ -41,6 +41,8 @@ pub(crate) struct VirtualPlaces {
     remote: BTreeMap<String, (String, VnicPlace)>,
     /// Why others of these have no place.
     left_out: BTreeMap<String, String>,
+    /// Objects of the vNICs of this host that others can reach, in order.
+    reachable: Vec<String>,
 }
 
 impl ObjectSet {
@@ -195,6 +197,7 @@ impl VirtualPlaces {
             let place = VnicPlace { virtual_ip, underlay, range };
             found.places.insert(name.clone(), (tenant.clone(), place));
         }
+        found.reachable = found.local(all).cloned().collect();
         found.add_remote(all, before, &addresses);
         Ok(found)
     }
@@ -282,17 +285,25 @@ impl VirtualPlaces {
         ))
     }
 
-    /// The vNICs of this host that others can reach, by their objects: tenants and places.
-    pub(crate) fn local<'a>(
-        &'a self,
-        all: &'a ObjectSet,
-    ) -> impl Iterator<Item = (&'a String, &'a (String, VnicPlace))> {
+    /// The vNICs of this host that others can reach, without the first `from`: objects, tenants and
+    /// places.
+    pub(crate) fn reachable(&self, from: usize) -> impl Iterator<Item = (&str, &str, &VnicPlace)> {
+        self.reachable.get(from..).into_iter().flatten().filter_map(|name| {
+            let (tenant, place) = self.places.get(name)?;
+            Some((name.as_str(), tenant.as_str(), place))
+        })
+    }
+
+    /// Objects of vNICs of this host that others can reach.
+    fn local<'a>(&'a self, all: &'a ObjectSet) -> impl Iterator<Item = &'a String> {
         let is_here = |name: &String| all.vnic.get(name).is_some_and(|v| !all.is_elsewhere(v));
         let is_reached = |place: &VnicPlace| match place.underlay {
             IpAddr::V4(underlay) => is_of_a_host(underlay),
             IpAddr::V6(_) => false,
         };
-        self.places.iter().filter(move |(name, (_, place))| is_here(name) && is_reached(place))
+        let all = self.places.iter();
+        all.filter(move |(name, (_, place))| is_here(name) && is_reached(place))
+            .map(|(name, _)| name)
     }
 
     /// The place of the vNIC that an object describes, and its tenant.

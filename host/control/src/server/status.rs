@@ -49,6 +49,11 @@ impl Slice {
     }
 }
 
+/// How many rows stand before a cursor, where each row is one step.
+fn place(cursor: Cursor) -> usize {
+    usize::try_from(cursor.vnic).unwrap_or(usize::MAX)
+}
+
 impl StatusRows<'_> {
     /// What there is to see of a vNIC, or of all, from a place on: as much as takes a moment.
     pub(super) fn status_slice(&self, scope: Option<VnicId>, from: Cursor) -> Status {
@@ -98,15 +103,13 @@ impl StatusRows<'_> {
     /// Tenants, policies and vNICs as they were described, from a place on.
     pub(super) fn objects_slice(&self, from: Cursor) -> Status {
         let mut slice = Slice::new();
-        let mut at = from.vnic;
-        while let Some(mut row) = self.objects.row(at) {
+        for (at, mut row) in (from.vnic..).zip(self.objects.rows(place(from))) {
             if let Some(problem) = self.problem_of_address(&row) {
                 row["problem"] = problem.into();
             }
             if !slice.add("object", &row) {
                 return slice.status(Some(Cursor { vnic: at, ..Cursor::START }));
             }
-            at = at.saturating_add(1);
         }
         slice.status(None)
     }
@@ -115,7 +118,6 @@ impl StatusRows<'_> {
     /// is asked for if it is this one.
     pub(super) fn networks_slice(&self, from: Cursor, known: u64) -> Status {
         let mut slice = Slice::new();
-        let mut at = from.vnic;
         let revision = self.objects.revision();
         if from == Cursor::START {
             slice.add("revision", &revision.into());
@@ -123,12 +125,11 @@ impl StatusRows<'_> {
                 return slice.status(None);
             }
         }
-        while let Some((kind, row)) = self.objects.network_row(at) {
+        for (at, (kind, row)) in (from.vnic..).zip(self.objects.network_rows(place(from))) {
             if !slice.add(kind, &row) {
                 // Another place than the beginning, whatever has no room.
                 return slice.status(Some(Cursor { vnic: at, stage: 1, ..Cursor::START }));
             }
-            at = at.saturating_add(1);
         }
         slice.status(None)
     }

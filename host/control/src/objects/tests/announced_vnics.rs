@@ -22,7 +22,7 @@ fn announced(host: u8, address: &str) -> Value {
     let mut there = with_network(&folder, "5a", vnic);
     let underlay = json!({ "underlay": format!("192.0.2.{host}") });
     change(&mut there, "set", "tenant", "blue", underlay);
-    let (kind, mut row) = there.network_row(1).unwrap();
+    let (kind, mut row) = there.network_rows(1).next().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(kind, "place");
     let fields = row.as_object_mut().unwrap();
@@ -53,24 +53,24 @@ fn vnics_of_other_hosts_are_known_as_they_are_announced() {
     // It outlives the daemon, and is no vNIC of this host.
     let mut all = with_network(&folder, "5a", local);
     assert_eq!(seen(&mut all), [first, second]);
-    let rows: Vec<_> = (0..).map_while(|n| all.network_row(n)).collect();
+    let rows: Vec<_> = all.network_rows(0).collect();
     assert_eq!(rows.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["network", "place"]);
     assert_eq!((&rows[0].1["tenant"], &rows[1].1["vnic"]), (&"blue".into(), &"own".into()));
-    let row = (0..).map_while(|n| all.row(n)).last().unwrap();
+    let row = all.rows(0).last().unwrap();
     assert_eq!((&row["kind"], &row["source"]), (&"address".into(), &"cluster".into()));
     // Nothing that was described depends on it: not even on its tenant.
     let delete = json!([{ "do": "delete", "kind": "address", "name": "blue/10.0.0.2" }]);
     let refused = all.change(&json!({ "changes": delete }).to_string()).unwrap_err();
     assert!(refused.contains("their agents"), "{refused}");
     change(&mut all, "create", "vnic", "mine", json!({ "tenant": "blue", "address": "10.0.0.2" }));
-    assert_eq!((0..).map_while(|n| all.network_row(n)).count(), 3);
+    assert_eq!(all.network_rows(0).count(), 3);
     change(&mut all, "delete", "vnic", "mine", json!({}));
     assert_eq!(seen(&mut all), [first, second], "it is known again");
     let plain = serde_json::from_str(r#"{ "tenant": { "plain": {} } }"#).unwrap();
     all.configure(Policy::default(), plain).unwrap();
     assert!(seen(&mut all).is_empty());
     cluster(&mut all, delete).unwrap();
-    assert!((0..).map_while(|n| all.row(n)).all(|row| row["kind"] != "address"));
+    assert!(all.rows(0).all(|row| row["kind"] != "address"));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -153,7 +153,7 @@ fn of_two_announced_vnics_with_one_range_the_first_keeps_it() {
     let fields = json!({ "tenant": "blue", "address": "10.0.0.2", "qpn_offset": numbers });
     let mut other = with_network(&there, "5a", json!({ "web": fields }));
     change(&mut other, "set", "tenant", "blue", json!({ "underlay": "192.0.2.2" }));
-    let (_, mut two) = other.network_row(1).unwrap();
+    let (_, mut two) = other.network_rows(1).next().unwrap();
     let fields = two.as_object_mut().unwrap();
     fields.remove("tenant").zip(fields.remove("address")).unwrap();
     fields.insert("host".into(), "h3".into());
@@ -177,7 +177,7 @@ fn what_one_tenant_announces_takes_no_numbers_of_another() {
         json!({ "tenant": "blue", "address": "10.0.0.2", "qpn_offset": one["qpn_offset"] });
     let mut other = with_network(&there, "77", json!({ "web": fields }));
     change(&mut other, "set", "tenant", "blue", json!({ "underlay": "192.0.2.2" }));
-    let (_, mut two) = other.network_row(1).unwrap();
+    let (_, mut two) = other.network_rows(1).next().unwrap();
     let fields = two.as_object_mut().unwrap();
     fields.remove("tenant").zip(fields.remove("address")).unwrap();
     fields.insert("host".into(), "h2".into());
@@ -210,7 +210,7 @@ fn a_key_of_the_cluster_is_in_a_file_of_its_own_and_in_no_object() {
     };
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "5a".repeat(16));
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
-    let row = all.row(0).unwrap();
+    let row = all.rows(0).next().unwrap();
     assert_eq!(row["fields"]["key_file"], file.to_str().unwrap());
     let written = std::fs::read_to_string(folder.join("objects.json.cluster")).unwrap();
     assert!(!written.contains("5a5a") && !row.to_string().contains("5a5a"));
