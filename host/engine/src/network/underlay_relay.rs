@@ -59,7 +59,7 @@ mod token {
     pub(super) const HOST: u64 = 2 << 56;
     pub(super) const VNIC: u64 = 3 << 56;
     pub(super) const AGENT: u64 = 4 << 56;
-    pub(super) const LEAVING: u64 = 5 << 56;
+    pub(super) const CLOSED_VNIC: u64 = 5 << 56;
     pub(super) const NUMBER: u64 = (1 << 56) - 1;
 }
 
@@ -210,7 +210,7 @@ impl Relay {
                     token::ORDERS if !self.take_orders() => return,
                     token::HOST => self.receive(number),
                     token::VNIC => self.send(VnicId(number)),
-                    token::LEAVING => self.send_last(number),
+                    token::CLOSED_VNIC => self.send_last(number),
                     token::AGENT => self.hear_agent(VnicId(number)),
                     _ => {}
                 }
@@ -317,7 +317,7 @@ impl Relay {
             self.ranges.remove(&range);
         }
         let number = self.next_number();
-        if self.poller.add(&seat.end, token::LEAVING | number).is_ok() {
+        if self.poller.add(&seat.end, token::CLOSED_VNIC | number).is_ok() {
             self.leaving.insert(number, Seat { agent: None, ..seat });
         }
     }
