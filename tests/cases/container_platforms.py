@@ -152,8 +152,9 @@ def _verbs(platform):
     told = platform.run("shop", 2, "ibv_devinfo", "-v")
     check(f"::ffff:{address(2)}" in told and "PORT_ACTIVE" in told, told)
     platform.remove("shop")
-    with contextlib.closing(_Pair(platform, "ib_write_lat", "-n", "1000")) as pair:
-        check(pair.wait() == [0, 0], pair.text())
+    with contextlib.closing(_Pair(platform, "ib_write_lat", "-n", "100")) as pair:
+        ended = pair.wait()
+        check(ended == [0, 0], f"{ended}\n{pair.text()}")
     _vnics(platform, [])
 
 
