@@ -8,7 +8,7 @@ import re
 
 from cases import preloaded_sockets
 from cases.carried_sockets import Carried, pairs, sets, soak
-from cases.carried_servers import crossed, left
+from cases.carried_many_connections_and_sendfile import crossed, left
 from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 

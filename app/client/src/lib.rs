@@ -6,21 +6,20 @@
 //! asks for devices; nothing runs or is open before that.
 
 mod adoption_env_variable;
-mod application_memory;
 mod client;
 mod daemon_call_lock;
 mod daemon_caller_trait;
 mod daemon_choice;
-mod daemon_event_subscribers;
-mod daemon_event_thread;
 mod daemon_session;
 mod deferred_daemon_calls;
 mod device_import;
 mod device_platform;
 mod errno_conversion;
+mod fd_readiness_thread;
 mod fork;
 mod memory_from_daemon;
 mod message_descriptors;
+mod moved_or_pinned_extent;
 mod multicast_attachments;
 mod multicast_groups_of_qp;
 mod page_revocation;
@@ -31,15 +30,16 @@ pub mod pollable_event_queue;
 mod progress_thread_state;
 mod qp_statistics_area;
 mod queue_pair_records;
-mod region_extent;
 mod region_extents_by_rkey;
 mod shared_qp;
+mod sibling_library_event_subscribers;
 mod sibling_library_fds;
 mod signal_free_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod trace_ring;
 mod unsent_event_replies;
+mod user_memory_constructors;
 mod vm_window_loans;
 mod vnic_description;
 mod xrc_domain_discovery;
@@ -48,7 +48,6 @@ pub use client::{
     Client, DaemonAnswer, ExportOffer, Membership, OpenedQp, REGIONS_MAX, RegistrationRequest,
     is_command_file,
 };
-pub use daemon_event_subscribers::Listener;
 pub use device_import::{ExportedObjects, Import, ImportedMemory, ImportedRegion};
 pub use device_platform::{
     AsyncEventSink, ExplanationSink, FailureDetail, FailureSink, StrictSink,
@@ -61,5 +60,6 @@ pub use omniverb_sys::lock;
 pub use pollable_event_queue::{Channel, Doorbell, Notifier};
 pub use queue_pair_records::Connection;
 pub use shared_qp::SharedQueuePairs;
+pub use sibling_library_event_subscribers::Listener;
 pub use vnic_description::{NoDevice, VirtualNic};
 pub use xrc_domain_discovery::DomainPart;

@@ -1,7 +1,7 @@
 //! Holds what others share with the progress thread, which runs in `client::progress_thread`.
 
-use crate::daemon_event_thread::DaemonEventThread;
 use crate::deferred_daemon_calls::DeferredCall;
+use crate::fd_readiness_thread::FdReadinessThread;
 use crate::signal_free_thread::{spawn_listener, spawn_quietly};
 use crate::unsent_event_replies::UnsentReplies;
 use omniverb_session::Message;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Progress {
     /// Its sleep, which the peers' bells end, too.
     pub(crate) sleep: DoorbellSleeper,
-    pub(crate) daemon_listener: Arc<DaemonEventThread>,
+    pub(crate) daemon_listener: Arc<FdReadinessThread>,
     started: AtomicBool,
     /// Something came that there was no room for: the thread looks again by itself.
     comes_back: AtomicBool,
@@ -33,7 +33,7 @@ impl Progress {
     pub(crate) fn new() -> Result<Arc<Progress>, Errno> {
         Ok(Arc::new(Progress {
             sleep: DoorbellSleeper::new(spawn_listener),
-            daemon_listener: DaemonEventThread::new()?,
+            daemon_listener: FdReadinessThread::new()?,
             started: AtomicBool::new(false),
             comes_back: AtomicBool::new(false),
             asleep: AtomicBool::new(false),

@@ -2,8 +2,8 @@
 //! where they map it.
 
 use crate::memory_from_daemon;
+use crate::moved_or_pinned_extent::Extent;
 use crate::page_revocation::RevokerStay;
-use crate::region_extent::Extent;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::page_grant_pacing;

@@ -2,10 +2,10 @@
 //! they need no thread of their own.
 //!
 //! In: a descriptor, and what to call when there is something in it. The thread beside
-//! (`daemon_event_thread.rs`) waits for it, the progress thread calls, one at a time and with no
+//! (`fd_readiness_thread.rs`) waits for it, the progress thread calls, one at a time and with no
 //! lock held. How many there are is limited by the process's descriptors: each holds one.
 
-use crate::daemon_event_thread::DaemonEventThread;
+use crate::fd_readiness_thread::FdReadinessThread;
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -26,7 +26,7 @@ struct Watch {
 
 /// All watches of the process.
 pub(crate) struct Watches {
-    daemon_listener: Arc<DaemonEventThread>,
+    daemon_listener: Arc<FdReadinessThread>,
     state: Mutex<State>,
     /// A call has returned that a thread waits for.
     over: Condvar,
@@ -48,7 +48,7 @@ impl State {
 }
 
 impl Watches {
-    pub(crate) fn new(daemon_listener: Arc<DaemonEventThread>) -> Watches {
+    pub(crate) fn new(daemon_listener: Arc<FdReadinessThread>) -> Watches {
         Watches { daemon_listener, state: Mutex::default(), over: Condvar::new() }
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
     /// Watches, a thread that calls for them, and a file with something in it.
     fn served() -> (Arc<Watches>, OwnedFd) {
-        let daemon_listener = DaemonEventThread::new().unwrap();
+        let daemon_listener = FdReadinessThread::new().unwrap();
         let watches = Arc::new(Watches::new(daemon_listener.clone()));
         let (nudge, nudged) = mpsc::channel();
         daemon_listener.start(move || _ = nudge.send(())).unwrap();

@@ -45,7 +45,7 @@ mod running_helper_requests;
 mod runtime_folder;
 mod server;
 mod settings;
-mod socket_broker;
+mod socket_broker_supervisor;
 mod socket_relations;
 mod start_errors;
 mod tenancy_and_pending_actions;

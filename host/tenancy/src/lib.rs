@@ -12,6 +12,7 @@
 mod account_check;
 mod accounts;
 mod action;
+mod client_message_dispatch;
 mod cm;
 mod context;
 mod directory;
@@ -19,7 +20,6 @@ mod limits;
 mod links;
 mod memory;
 mod memory_reports;
-mod message_dispatch;
 mod network;
 mod observers;
 mod operator_calls;

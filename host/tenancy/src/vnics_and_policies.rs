@@ -5,9 +5,9 @@ use crate::action::Action;
 use crate::cm::connected_ports::ConnectedPorts;
 use crate::context::Context;
 use crate::directory::VnicAddress;
-use crate::directory::address_owners::AddressOwners;
 use crate::directory::loopbacks;
 use crate::directory::vnic_gids_and_addresses::Read;
+use crate::directory::vnics_by_address::VnicsByAddress;
 use crate::policy::adoption::Adoption;
 use crate::policy::control_limits::ControlPace;
 use crate::policy::policies::{Policies, Policy};
@@ -43,10 +43,10 @@ pub(crate) struct Tenants {
     /// Of tenants that have keys.
     pub(crate) virtual_networks: VirtualNetworks,
     /// Which vNICs have an address: kept with their names.
-    owners: AddressOwners,
+    owners: VnicsByAddress,
     /// Addresses of containers' interfaces, whether or not their vNICs have processes.
     seen: BTreeMap<VnicId, Vec<IpAddr>>,
-    seen_owners: AddressOwners,
+    seen_owners: VnicsByAddress,
 }
 
 impl Tenants {
@@ -204,7 +204,7 @@ impl Tenants {
 
     /// Compares the owners of addresses with the names of vNICs.
     pub(crate) fn check_owners(&self) {
-        let mut owners = AddressOwners::default();
+        let mut owners = VnicsByAddress::default();
         for (key, vnic) in self.vnics.iter() {
             owners.add(*key, vnic.names.addresses());
         }

@@ -78,7 +78,7 @@ pub mod word {
     pub const SOURCES_WANTED: usize = 0x140;
     /// Four keys, each with the peer's EPOCH: of its regions that this side has mapped.
     pub const SOURCES: usize = 0x160;
-    /// 1: this side is at pages that the peer granted. See [`crate::page_access`].
+    /// 1: this side is at pages that the peer granted. See [`crate::granted_page_use`].
     pub const REACHING: usize = 0x180;
 }
 

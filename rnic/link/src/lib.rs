@@ -7,22 +7,22 @@
 
 mod credits;
 pub mod endpoint;
+pub mod granted_page_use;
 pub mod layout;
 pub mod operation_trace;
-pub mod page_access;
 pub mod page_grant_pacing;
 pub mod payload_source;
 mod peer_wakeup;
 pub mod poller_nap;
 pub mod qp_attributes;
 pub mod record;
-mod unacknowledged_requests;
+mod request_ring_peek;
 
 pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts, ResponseOutcome};
+pub use granted_page_use::PeerPageAccess;
 pub use omniverb_ring::Broken;
 pub use operation_trace::{Trace, TraceReader, Tracer};
-pub use page_access::PeerPageAccess;
 pub use payload_source::{Source, UnfilledRecord};
 pub use record::{Nak, Request, Response};
-pub use unacknowledged_requests::PeekedRequest;
+pub use request_ring_peek::PeekedRequest;

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The contents of a frame of the kind `AgentBegin` ([`crate::vm::FrameKind::AgentBegin`]).
+/// The contents of a frame of the kind [`crate::vm::FrameKind::Begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AgentBegin {

@@ -270,7 +270,7 @@ bodies! {
         epoch: u32,
     }
     /// Event to the owner of an MR, a process of a virtual machine whose memory the daemon has:
-    /// keep these of its pages where they are ([`crate::pinned`]), for the engine, and answer
+    /// keep these of its pages where they are ([`crate::pinned_pages`]), for the engine, and answer
     /// `Pinned`, or `Adopted` with an errno. Whether they are kept still is asked by an `Adopt` as
     /// for others.
     Pin {
@@ -311,7 +311,7 @@ bodies! {
     }
     /// Event to the initiator: the right to a part of a region, and the memory that holds it.
     /// Descriptor: the memory's file, sealed against writing unless the MR allows remote write.
-    /// `access` says what a mapping may be used for ([`crate::rights`]).
+    /// `access` says what a mapping may be used for ([`crate::page_rights`]).
     Granted {
         qpn: Qpn,
         peer_qpn: Qpn,

@@ -218,8 +218,8 @@ bodies! {
     }
     /// Give a machine that is attached its own memory: the file, a memfd that can neither shrink
     /// nor grow, comes along; it goes to nobody. From now on pages of its processes that the engine
-    /// is granted may stay where they are ([`crate::pinned`]). Answered with `Done`; `ENOENT` if
-    /// there is no such machine, `EBUSY` if its memory is known, `EINVAL` for other files or
+    /// is granted may stay where they are ([`crate::pinned_pages`]). Answered with `Done`; `ENOENT`
+    /// if there is no such machine, `EBUSY` if its memory is known, `EINVAL` for other files or
     /// places.
     AttachMemory {
         /// As in `AttachMachine`.

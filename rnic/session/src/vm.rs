@@ -249,7 +249,7 @@ pub const BELL_NAMES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FrameKind {
-    /// The agent is there, and knows no session: a [`crate::agent_first_messages::Begin`]. The
+    /// The agent is there, and knows no session: a [`crate::agent_first_messages::AgentBegin`]. The
     /// proxy says the same; what it said before belongs to no session.
     Begin = 1,
     /// A process has come: its number and user, four bytes each.

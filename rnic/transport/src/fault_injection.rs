@@ -4,7 +4,7 @@
 //! twice, some damaged, when they arrive. The simulator joins two hosts with two of these; the
 //! engine puts one in front of the sockets of a vNIC that is to see a bad network.
 
-use crate::random::Random;
+use crate::splitmix64::Random;
 use crate::{Ecn, Time};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -15,11 +15,11 @@ mod connection_config;
 mod delay_notice;
 pub mod fault_injection;
 mod operation_permit;
-pub mod random;
 mod requester;
 mod responder;
 mod rtt;
 mod segmentation;
+pub mod splitmix64;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod unreliable_connection;

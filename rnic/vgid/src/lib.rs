@@ -6,14 +6,14 @@
 //!   small numbers ([`VirtualQpn`]); packets carry [`PhysicalQpn`]s, offset + virtual number.
 #![forbid(unsafe_code)]
 
-mod codec;
 mod network_prefixes;
 mod qpn_ranges;
 mod tenant_key;
+mod vgid_cipher;
 mod virtual_qpn;
 
-pub use codec::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
 pub use network_prefixes::{UnderlayNetwork, VirtualNetwork};
 pub use qpn_ranges::QpnRanges;
 pub use tenant_key::{DerivedKey, TenantKey};
+pub use vgid_cipher::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
 pub use virtual_qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};

@@ -1,7 +1,7 @@
 //! Finds users in the kernel that may write to this process's pages past the page tables.
 //!
 //! In: nothing. Out: yes, also where it cannot be known. Reads `/proc` with raw system calls and
-//! without allocating, as `maps.rs` does.
+//! without allocating, as `proc_maps.rs` does.
 //!
 //! A mapping shows a ring or a device only while it is mapped; a ring can be made without
 //! (`IORING_SETUP_NO_MMAP`). So every descriptor counts, of every table of descriptors that the

@@ -1,4 +1,5 @@
-//! Memory keys: registration and revocation. How pages come to be granted is in `lending`.
+//! Memory keys: registration and revocation. How pages come to be granted is in
+//! `page_adoption`.
 
 use super::Client;
 use crate::daemon_caller_trait::DaemonCaller;
@@ -34,7 +35,8 @@ impl RegistrationRequest {
     #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
     unsafe fn region(self, lkey: Lkey, rkey: Rkey) -> Arc<Region> {
         // SAFETY: the caller's promise.
-        let memory = unsafe { crate::application_memory::registered(self.address, self.length) };
+        let memory =
+            unsafe { crate::user_memory_constructors::registered(self.address, self.length) };
         let RegistrationRequest { pd, access, iova, extras, .. } = self;
         let moved = Default::default();
         Arc::new(Region { lkey, rkey, pd, access, iova, memory, moved, extras })

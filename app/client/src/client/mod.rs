@@ -12,13 +12,13 @@ mod multicast_attach_calls;
 mod multicast_group_requests;
 mod open_shared_qp;
 mod page_adoption;
+mod page_revocation_requests;
 mod pages_granted_to_peers;
-mod pages_to_revoke;
 mod peer_mapping_requests;
 mod progress_thread;
 mod qp_lifecycle;
 mod resume_after_restart;
-mod shared_qp_admission;
+mod shared_qp_open_requests;
 mod shared_qp_openers;
 mod sibling_library_calls;
 mod vm_page_pinning;
@@ -38,8 +38,8 @@ use crate::daemon_session::{self, Session};
 use crate::message_descriptors::MessageWithFiles;
 use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
-    daemon_event_subscribers, deferred_daemon_calls, device_import, device_platform, fork,
-    peer_doorbells, peer_mappings, region_extents_by_rkey, xrc_domain_discovery,
+    deferred_daemon_calls, device_import, device_platform, fork, peer_doorbells, peer_mappings,
+    region_extents_by_rkey, sibling_library_event_subscribers, xrc_domain_discovery,
 };
 use crate::{
     progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, sibling_library_fds,
@@ -70,7 +70,7 @@ pub struct Client {
     /// Descriptors of other libraries that the progress thread looks after.
     watches: sibling_library_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
-    subscribers: daemon_event_subscribers::Subscribers,
+    subscribers: sibling_library_event_subscribers::Subscribers,
     /// What of peers is mapped here.
     mapped: peer_mappings::PeerMappings,
     /// Its parts of XRC domains, where others find it.

@@ -1,5 +1,5 @@
 //! Opens another process's queue pair that receives in an XRC domain (`ibv_open_qp`). The maker's
-//! side is in `shared_qp_admission.rs`; what they say to each other then is in `opened/`.
+//! side is in `shared_qp_open_requests.rs`; what they say to each other then is in `shared_qp/`.
 //!
 //! The opener listens at a socket whose number the kernel draws, and asks all parts of the domain
 //! (`xrc_domain_discovery.rs`) for the maker. The maker connects to that socket, and says by what

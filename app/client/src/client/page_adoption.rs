@@ -6,7 +6,7 @@
 
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::message_descriptors::MessageWithFiles;
-use crate::region_extent::Extent;
+use crate::moved_or_pinned_extent::Extent;
 use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
 use crate::vm_window_loans;
 use omniverb_device::Qp;

@@ -6,7 +6,7 @@
 //! owner believes to hold is refused here, not in the daemon, which cannot tell the two apart.
 
 use super::Client;
-use crate::daemon_event_subscribers::Listener;
+use crate::sibling_library_event_subscribers::Listener;
 use crate::sibling_library_fds::ReadyCallback;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DecodeError, Message, decode, encode};

@@ -11,7 +11,7 @@
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
 use super::Client;
-use super::shared_qp_admission::AnsweredOpeners;
+use super::shared_qp_open_requests::AnsweredOpeners;
 use super::xrc_hidden_qps::{receiver, sender};
 use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;

@@ -90,7 +90,7 @@ impl ImportedRegion {
             pd,
             access,
             iova: answer.iova,
-            memory: crate::application_memory::mapped(&window, at, answer.length as usize)
+            memory: crate::user_memory_constructors::mapped(&window, at, answer.length as usize)
                 .ok_or(Errno::EPROTO)?,
             moved: Default::default(),
             extras: RegionKind::default(),

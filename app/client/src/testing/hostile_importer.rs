@@ -68,7 +68,7 @@ impl ExportedObjects for Process {
             return Err(Errno::ENOENT);
         }
         // SAFETY: leaked, and longer.
-        let memory = unsafe { crate::application_memory::registered(address, 3 * PAGE) };
+        let memory = unsafe { crate::user_memory_constructors::registered(address, 3 * PAGE) };
         let region = Region {
             lkey: Lkey(1),
             rkey: Rkey(1),
@@ -144,7 +144,7 @@ pub fn imports(bytes: &[u8]) {
 
 #[test]
 fn whatever_is_asked_nothing_stays_out() {
-    let mut random = super::random::Random(1);
+    let mut random = super::xorshift64::Random(1);
     for _ in 0..50 {
         let bytes: Vec<u8> = random.by_ref().take(200).map(|word| (word >> 20) as u8).collect();
         imports(&bytes);

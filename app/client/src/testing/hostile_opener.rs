@@ -120,7 +120,7 @@ pub fn opened(bytes: &[u8]) {
 
 #[test]
 fn every_message_gets_an_answer_or_ends_the_connection() {
-    let mut random = super::random::Random(1);
+    let mut random = super::xorshift64::Random(1);
     for _ in 0..50 {
         let byte = |word: u64| {
             // What is said, and events, are small numbers.

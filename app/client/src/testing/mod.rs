@@ -4,7 +4,7 @@ pub mod hostile_daemon;
 pub(crate) mod hostile_importer;
 pub(crate) mod hostile_opener;
 #[cfg(test)]
-pub(crate) mod random;
+pub(crate) mod xorshift64;
 
 pub use self::hostile_importer::imports;
 pub use self::hostile_opener::opened;

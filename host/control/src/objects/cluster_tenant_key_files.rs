@@ -2,13 +2,13 @@
 //!
 //! In: changes of the cluster's tenants with a field `key`. Out: changes with a `key_file` instead,
 //! so that no object has a key, and the file. The file changes once the objects have.
-//! `tenant_keys.rs` reads it as one that an operator made.
+//! `tenant_key_file_reader.rs` reads it as one that an operator made.
 
 use super::apply_object_changes::{Change, Verb};
 use super::object_name_syntax::is_name;
 use super::object_set::{ObjectKind, ObjectSet};
 use super::state_file::{take_name, write_beside};
-use super::tenant_keys::{GivenKeys, parse};
+use super::tenant_key_file_reader::{GivenKeys, parse};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;

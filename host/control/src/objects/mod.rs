@@ -25,7 +25,7 @@ mod remote_vnic;
 mod rows;
 mod rule_value;
 mod state_file;
-mod tenant_keys;
+mod tenant_key_file_reader;
 mod value_syntax;
 mod virtual_network_placement;
 
@@ -53,7 +53,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tenant_keys::TenantKeys;
+use tenant_key_file_reader::TenantKeys;
 pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
     OperationRateValue, OpsValue, RateValue, SizeValue,

@@ -11,7 +11,7 @@
 use super::chosen_qpns::{NUMBERS, QPNS, chosen};
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
 use super::remote_vnic::{RemoteVnic, is_of_a_host, parse_name, place_proof};
-use super::tenant_keys::TenantKeys;
+use super::tenant_key_file_reader::TenantKeys;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};
 use omniverb_vgid::{
     Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork, VnicAddress,

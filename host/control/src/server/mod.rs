@@ -50,7 +50,7 @@ use crate::poller_tokens::{Entrance, Wakeup};
 use crate::qp_counters::Counters;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
-use crate::socket_broker::Broker;
+use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
 use crate::underlay_addresses::UnderlayAddresses;

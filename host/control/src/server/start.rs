@@ -23,7 +23,7 @@ use crate::reactor::Reactor;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::Server;
 use crate::settings::{Settings, Unwanted};
-use crate::socket_broker::Broker;
+use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::start_errors::StartError;
 use crate::tenancy_and_pending_actions::Tables;

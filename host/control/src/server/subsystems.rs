@@ -13,7 +13,7 @@ use crate::objects::Objects;
 use crate::qp_counters::Counters;
 use crate::reactor::Reactor;
 use crate::server::Server;
-use crate::socket_broker::Broker;
+use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
 use crate::underlay_addresses::UnderlayAddresses;

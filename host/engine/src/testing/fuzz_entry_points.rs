@@ -301,7 +301,7 @@ pub fn trace(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use omniverb_transport::random::Random;
+    use omniverb_transport::splitmix64::Random;
 
     #[test]
     fn arbitrary_application_and_network_input() {

@@ -25,7 +25,7 @@ use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
 use omniverb_transport::Ecn;
-use omniverb_transport::random::Random;
+use omniverb_transport::splitmix64::Random;
 use omniverb_wire::{DATAGRAM_MAX, Packet, WriteRun};
 
 struct Trial {

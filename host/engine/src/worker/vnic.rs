@@ -1,13 +1,13 @@
 //! Groups a packet thread's state of one vNIC.
 
 use super::fault_queue::FaultQueue;
-use super::multicast_copies::Copies;
+use super::multicast_copy_budget::Copies;
+use super::per_sender_rate_limits::PerSenderLimits;
 use super::rate_limit::Gate;
 use super::rate_limit_tree::RateLimits;
 use super::recently_sent_cm_ids::RecentlySentIds;
-use super::report_limits::Reports;
 use super::timers::{Alarm, Due, Timers};
-use super::vnic_tunnel::VnicTunnel;
+use super::vnic_psp_tunnel::VnicTunnel;
 use crate::command::{LimitUnit, PerUnit};
 use crate::kept_memory_limits::Allowance;
 use crate::network::early_packets::Unclaimed;
@@ -40,8 +40,8 @@ pub(super) struct Vnic {
     pub(super) fault_queue: Option<FaultQueue>,
     /// Encrypts its packets to other addresses; `None`: they are not encrypted.
     pub(super) tunnel: Option<Box<VnicTunnel>>,
-    /// Reports about it to the control plane.
-    pub(super) reports: Reports,
+    /// Limits reports about it to the control plane.
+    pub(super) reports: PerSenderLimits,
     /// Messages of its connection ids, which may be answered.
     pub(super) spoken: RecentlySentIds,
     /// Counts management datagrams that were sent.
@@ -71,7 +71,7 @@ impl Vnic {
             capture: CaptureSender::default(),
             fault_queue: None,
             tunnel: None,
-            reports: Reports::new(now),
+            reports: PerSenderLimits::new(now),
             spoken: RecentlySentIds::default(),
             managed: 0,
         }

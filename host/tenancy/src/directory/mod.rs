@@ -11,9 +11,9 @@
 //! names. No state of the tables.
 
 mod address_family;
-pub(crate) mod address_owners;
 mod gid_table;
 pub(crate) mod vnic_gids_and_addresses;
+pub(crate) mod vnics_by_address;
 
 pub(crate) use address_family::Family;
 pub(crate) use gid_table::{LOOPBACK_INTERFACE, loopbacks};

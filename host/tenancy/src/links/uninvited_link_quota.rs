@@ -1,9 +1,9 @@
 //! Counts direct datagram links that one end did not ask for, and chooses those that make way.
 //!
 //! They need no consent, so an attacker with many vNICs could fill another's quota with them. So
-//! they get half of a process's and a vNIC's quota; in that half the largest holder (`holders.rs`)
-//! makes way for a smaller one; and where a link that was asked for finds no place, one of them
-//! goes.
+//! they get half of a process's and a vNIC's quota; in that half the largest holder
+//! (`support/fairness`) makes way for a smaller one; and where a link that was asked for finds no
+//! place, one of them goes.
 
 use crate::row_keys::{LinkKey, SessionId};
 use omniverb_fairness::{Holder, Holders};

@@ -5,7 +5,7 @@ mod upper_layer;
 
 use crate::model::{COUNTERS, Item, Plan, WRITABLE};
 use omniverb_terms::Refusal;
-use omniverb_transport::random::Random;
+use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{Connection, Delivery, LateAnswer, Operation, ReadRequest, Ticket, Time};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;

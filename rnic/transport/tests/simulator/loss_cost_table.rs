@@ -7,7 +7,7 @@ use crate::scenario::PROMPT;
 use crate::simulated_hosts::{Scenario, World};
 use omniverb_terms::Qpn;
 use omniverb_transport::fault_injection::Faults;
-use omniverb_transport::random::Random;
+use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{Config, Status};
 use std::fmt::Write;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! What one end asks of the other, and what must come of it.
 
 use omniverb_terms::{Placement, Rkey, Selectivity};
-use omniverb_transport::random::{Random, mix};
+use omniverb_transport::splitmix64::{Random, mix};
 use omniverb_transport::{Operation, Request, RequestId};
 use omniverb_wire::PacketPosition;
 

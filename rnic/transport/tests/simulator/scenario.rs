@@ -5,7 +5,7 @@ use crate::model::Plan;
 use crate::simulated_hosts::Scenario;
 use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::fault_injection::Faults;
-use omniverb_transport::random::Random;
+use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{
     Acknowledgements, AddressedPackets, Config, DelayNotices, GoneReads, Time,
 };

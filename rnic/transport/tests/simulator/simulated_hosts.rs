@@ -4,7 +4,7 @@ use crate::application::{Application, Behaviour};
 use crate::model::Plan;
 use crate::trace::Trace;
 use omniverb_transport::fault_injection::{Faults, FaultyLine};
-use omniverb_transport::random::Random;
+use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{
     Config, Connection, Ecn, Event, Request, RequestId, RunOutcome, Status, Time, Transmit,
 };

@@ -6,7 +6,7 @@ use crate::scenario::PROMPT;
 use crate::simulated_hosts::{Outcome, Scenario, World};
 use omniverb_terms::Qpn;
 use omniverb_transport::fault_injection::Faults;
-use omniverb_transport::random::Random;
+use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{Config, Status, Time};
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
 //! What a client makes of a daemon that lies about sizes, files, bells and grants.
 
 use super::*;
-use crate::testing::random::Random;
+use crate::testing::xorshift64::Random;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use std::time::{Duration, Instant};

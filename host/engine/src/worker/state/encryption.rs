@@ -5,7 +5,7 @@ use crate::command::{Encryption, Event};
 use crate::network::handshake_datagram;
 use crate::network::roce_port::Arrival;
 use crate::worker::thread_sleep::Watcher;
-use crate::worker::vnic_tunnel::{Decrypted, VnicTunnel};
+use crate::worker::vnic_psp_tunnel::{Decrypted, VnicTunnel};
 use omniverb_psp::tunnel::TunnelEvent;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;

@@ -7,7 +7,7 @@ use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::Reason;
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::thread_sleep::PSP_SOCKET;
-use crate::worker::vnic_tunnel::Decrypted;
+use crate::worker::vnic_psp_tunnel::Decrypted;
 use omniverb_terms::{Service, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Opcode, Operation, Packet, PreparedIcrc, WriteRun};

@@ -1,8 +1,8 @@
-//! Lists what is to be taken back from peers, and the calls that wait for it.
+//! Handles requests of the daemon to take pages back from peers, and calls that wait for it.
 
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
+use crate::moved_or_pinned_extent::Extent;
 use crate::page_revocation::{PageOwner, PageQuestion};
-use crate::region_extent::Extent;
 use omniverb_session::Message;
 use omniverb_session::body::{TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_terms::{Errno, Rkey};

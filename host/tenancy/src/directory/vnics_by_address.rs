@@ -8,9 +8,9 @@ use std::net::IpAddr;
 
 /// Addresses with the vNICs that have them: two networks may have the same.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct AddressOwners(BTreeSet<(IpAddr, VnicId)>);
+pub(crate) struct VnicsByAddress(BTreeSet<(IpAddr, VnicId)>);
 
-impl AddressOwners {
+impl VnicsByAddress {
     /// A vNIC has these addresses from now on.
     pub(crate) fn add(&mut self, vnic: VnicId, addresses: &[IpAddr]) {
         self.0.extend(addresses.iter().map(|address| (*address, vnic)));
@@ -38,10 +38,10 @@ mod tests {
     #[test]
     fn an_address_may_have_several_owners() {
         let [one, two] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
-        let mut owners = AddressOwners::default();
+        let mut owners = VnicsByAddress::default();
         owners.add(VnicId(7), &[one, two]);
         owners.add(VnicId(u64::MAX), &[one]);
-        let of = |owners: &AddressOwners, address| owners.of(address).collect::<Vec<_>>();
+        let of = |owners: &VnicsByAddress, address| owners.of(address).collect::<Vec<_>>();
         assert_eq!(of(&owners, one), [VnicId(7), VnicId(u64::MAX)]);
         let mapped = "::ffff:10.0.0.2".parse().unwrap();
         assert_eq!(of(&owners, mapped), [VnicId(7)]);

@@ -44,8 +44,8 @@ const STRANGERS_MAX: usize = 1024;
 /// A datagram's QP, where it came from, and from which QP.
 pub(super) type Stranger = (Qpn, IpAddr, Qpn);
 
-/// Reports made, and those still allowed.
-pub(super) struct Reports {
+/// Reports and answers made, and those still allowed.
+pub(super) struct PerSenderLimits {
     strangers: Shares,
     wanted: Shares,
     management: Shares,
@@ -56,9 +56,9 @@ pub(super) struct Reports {
     told: HashMap<Stranger, u64>,
 }
 
-impl Reports {
-    pub(super) fn new(now: u64) -> Reports {
-        Reports {
+impl PerSenderLimits {
+    pub(super) fn new(now: u64) -> PerSenderLimits {
+        PerSenderLimits {
             strangers: Shares::new(STRANGERS, STRANGERS_OF_ONE, now),
             wanted: Shares::new(WANTED, WANTED_OF_ONE, now),
             management: Shares::new(MANAGEMENT, MANAGEMENT_OF_ONE, now),
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn answers_to_strangers_are_few() {
-        let mut reports = Reports::new(0);
+        let mut reports = PerSenderLimits::new(0);
         let answered = (0..4000).filter(|n| reports.may_answer(ip(n % 64), 0)).count();
         assert_eq!(answered as u64, ANSWERS.at_once);
         let answered = (0..4000).filter(|_| reports.may_answer(ip(1), 0)).count();
@@ -130,7 +130,7 @@ mod tests {
     /// Each kind has its own; of each, a neighbour of the flooder has its share.
     #[test]
     fn a_flood_of_one_kind_from_one_sender_costs_others_and_other_kinds_nothing() {
-        type Take = fn(&mut Reports, IpAddr, u32, u64) -> bool;
+        type Take = fn(&mut PerSenderLimits, IpAddr, u32, u64) -> bool;
         let kinds: [Take; 5] = [
             |reports, from, _, now| reports.may_ask(from, now),
             |reports, from, _, now| reports.may_manage(from, now),
@@ -139,7 +139,7 @@ mod tests {
             |reports, from, n, now| reports.is_news((Qpn(17), from, Qpn(100 + n)), now),
         ];
         for (flooded, take) in kinds.iter().enumerate() {
-            let mut reports = Reports::new(0);
+            let mut reports = PerSenderLimits::new(0);
             let mut number = 0;
             for millisecond in 0..2000u64 {
                 let now = millisecond * 1_000_000;
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_strangers_does_not_fill_the_table() {
-        let mut reports = Reports::new(0);
+        let mut reports = PerSenderLimits::new(0);
         for n in 0..200_000u32 {
             let now = u64::from(n) * 15_000;
             reports.is_news((Qpn(17), ip(n % 4096), Qpn(n)), now);

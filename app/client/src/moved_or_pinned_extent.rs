@@ -1,5 +1,5 @@
-//! An extent: part of a region of this process that is moved onto a file, where peers can map it,
-//! or that stays where it is in a virtual machine's memory, where the host's engine can.
+//! Describes an extent: part of a region of this process that is moved onto a file, where peers can
+//! map it, or that stays where it is in a virtual machine's memory, where the host's engine can.
 
 use crate::page_revocation::RevokerStay;
 use omniverb_adopt::AdoptedPages;
@@ -21,7 +21,7 @@ enum RegionPages {
 /// A part of a region that is on a file of a daemon's, or pinned because of one.
 pub(crate) struct Extent {
     pages: RegionPages,
-    /// Of the daemon that made the file; see [`crate::peer_doorbells::Bells::era`].
+    /// Of the daemon that made the file; see [`crate::peer_doorbells::PeerDoorbells::era`].
     era: u64,
     /// A thread can take it back.
     stay: RevokerStay,

@@ -1,5 +1,5 @@
-//! Listens to the daemon, and to what other libraries watch, for the progress thread, which sleeps
-//! on bells and not on descriptors.
+//! Polls the daemon's socket, and descriptors of other libraries, for the progress thread, which
+//! sleeps on doorbells and reads them itself.
 
 use crate::errno_conversion::errno_of;
 use crate::signal_free_thread::spawn_quietly;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 const EVENTS: u64 = 0;
 
 /// What the thread that listens shares with the one that takes.
-pub(crate) struct DaemonEventThread {
+pub(crate) struct FdReadinessThread {
     poller: Poller,
     heard: AtomicBool,
     /// Watches whose descriptors are ready; no more than there are, as each is reported once.
@@ -22,10 +22,10 @@ pub(crate) struct DaemonEventThread {
     started: AtomicBool,
 }
 
-impl DaemonEventThread {
-    pub(crate) fn new() -> Result<Arc<DaemonEventThread>, Errno> {
+impl FdReadinessThread {
+    pub(crate) fn new() -> Result<Arc<FdReadinessThread>, Errno> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
-        Ok(Arc::new(DaemonEventThread {
+        Ok(Arc::new(FdReadinessThread {
             poller,
             heard: AtomicBool::new(false),
             watched: Mutex::default(),
@@ -35,7 +35,7 @@ impl DaemonEventThread {
 
     /// Starts the thread, once, which calls `nudge` after there was something.
     pub(crate) fn start(
-        self: &Arc<DaemonEventThread>,
+        self: &Arc<FdReadinessThread>,
         nudge: impl Fn() + Send + 'static,
     ) -> Result<(), Errno> {
         if self.started.swap(true, Ordering::AcqRel) {

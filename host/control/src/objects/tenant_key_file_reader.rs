@@ -1,4 +1,4 @@
-//! Keeps the keys of tenants, which files hold that only the daemon's user can read.
+//! Reads the keys of tenants from files that only the daemon's user can read, and keeps them.
 //!
 //! A key that takes the place of another is a new generation. The one before stays valid beside it,
 //! so that hosts need not change theirs at the same moment.

@@ -1,5 +1,5 @@
-//! Reading ahead, at the engine's end of a link: requests stay in the ring until the network has
-//! acknowledged them, so that the ring is the retransmission buffer.
+//! Reads ahead in the request ring, at the engine's end of a link: requests stay in the ring until
+//! the network has acknowledged them, so that the ring is the retransmission buffer.
 
 use crate::endpoint::Endpoint;
 use crate::payload_source::Source;

@@ -1,4 +1,4 @@
-//! The application's memory as the ring code sees it.
+//! Makes [`UserMemory`] of registrations and of mapped windows, for the ring code.
 // UNSAFETY: passes the application's promise about its memory on.
 #![expect(unsafe_code)]
 
