@@ -99,30 +99,35 @@ def _broker_introduces(pair):
         near = both.enter_context(socket.create_connection(listener.getsockname()))
         far = both.enter_context(listener.accept()[0])
         one, other = (both.enter_context(_hello(pair.daemon.socket)) for _ in range(2))
-        socket.send_fds(one, [struct.pack("8Q", 2, 7, *[0] * 6)], [near.fileno()])
+        socket.send_fds(one, [_message(2, 7)], [near.fileno()])
         check(_heard(one) == 20, "the other end has come already")
-        socket.send_fds(other, [struct.pack("8Q", 2, 8, *[0] * 6)], [far.fileno()])
+        socket.send_fds(other, [_message(2, 8)], [far.fileno()])
         check((_heard(one), _heard(other)) == (18, 18), "they are given no link")
 
 
+def _message(kind, *fields):
+    """A message to the broker (sockets/formats/src/broker_message.rs)."""
+    return struct.pack("16Q", kind | 0x4f565307 << 32, *fields, *[0] * (15 - len(fields)))
+
+
 def _hello(place):
-    """A connection to the broker (sockets/formats/src/broker_message.rs)."""
+    """A connection to the broker."""
     calls = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     calls.settimeout(10)
     calls.connect(f"{place}.sockets")
     # NETLINK_SOCK_DIAG.
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-        socket.send_fds(calls, [struct.pack("8Q", 1, 0x4f565306, *[0] * 6)], [diagnosis.fileno()])
+        socket.send_fds(calls, [_message(1)], [diagnosis.fileno()])
     check(_heard(calls) == 17, "it is not welcome")
     return calls
 
 
 def _heard(calls):
     """Which message has come."""
-    said, files, *_ = socket.recv_fds(calls, 64, 1)
+    said, files, *_ = socket.recv_fds(calls, 128, 1)
     for file in files:
         os.close(file)
-    kind = struct.unpack_from("Q", said)[0]
+    kind = struct.unpack_from("I", said)[0]
     # A ledger (22) follows the welcome.
     return _heard(calls) if kind == 22 else kind
 

@@ -24,7 +24,7 @@ enum {
     /* sockets/formats/src/channel.rs, channel_mirror.rs: bytes of a channel, words of a side. */
     CHANNEL_BYTES = 2658304,
     SIDE_WORDS = 51,
-    LONGEST = 8 * (2 + SIDE_WORDS),
+    LONGEST = 8 * (3 + SIDE_WORDS),
     RECEIVES = 64,
     PLACE = 512,
     SCRATCH = 65536,
@@ -82,7 +82,7 @@ static void receive(struct gateway *gateway, uint64_t place) {
 static int open_gateway(struct gateway *gateway, const char *address) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(GATEWAY_PORT)};
     inet_pton(AF_INET, address, &to.sin_addr);
-    uint64_t hello[4] = {0x4f4d564645525259, 2, CHANNEL_BYTES, SIDE_WORDS};
+    uint64_t hello[4] = {0x4f4d564645525259, 3, CHANNEL_BYTES, SIDE_WORDS};
     struct rdma_conn_param with = {.private_data = hello, .private_data_len = sizeof hello,
                                    .retry_count = 7, .rnr_retry_count = 7};
     gateway->channel = rdma_create_event_channel();
@@ -176,17 +176,19 @@ static void prove(struct gateway *gateway, int end, int *posted) {
     length = sizeof peer;
     getpeername(end, (struct sockaddr *)&peer, &length);
     uint64_t *words = scratch(gateway);
-    memset(words, 0, 48);
+    /* Kind, addresses, ports, and how many letters were read. */
+    memset(words, 0, 64);
     words[0] = PROVE;
-    words[1] = ntohs(own.sin_port) | (uint64_t)ntohs(peer.sin_port) << 16;
-    char *addresses = (char *)&words[2];
+    words[5] = ntohs(own.sin_port);
+    words[6] = ntohs(peer.sin_port);
+    char *addresses = (char *)&words[1];
     memset(addresses + 10, 0xff, 2);
     memcpy(addresses + 12, &own.sin_addr, 4);
     memset(addresses + 26, 0xff, 2);
     memcpy(addresses + 28, &peer.sin_addr, 4);
     if (draw() % 8 == 0)
         addresses[draw() % 32] ^= 1;
-    post(gateway, 48, 0, 0, posted);
+    post(gateway, 64, 0, 0, posted);
     long until = now() + STEP;
     while (!gateway->has_memory && !gateway->is_over && now() < until)
         if (take(gateway, posted) == 0)
@@ -217,12 +219,12 @@ static void lie(struct gateway *gateway, int *posted) {
     for (size_t at = 0; at < count; at++)
         words[at] = number();
     words[0] = draw() % 3 ? NEWS : draw() % 10;
-    if (draw() % 20 == 0)
-        words[0] |= number() << 32;
     if (words[0] == NEWS && draw() % 4) {
         words[1] = (draw() & draw()) & ((1ULL << SIDE_WORDS) - 1);
-        count = 2 + __builtin_popcountll(words[1]);
+        count = 3 + __builtin_popcountll(words[1]);
     }
+    if (draw() % 20)
+        words[count - 1] = 0;
     post(gateway, count * 8 - (draw() % 30 == 0), 0, 0, posted);
 }
 

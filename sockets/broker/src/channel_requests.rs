@@ -21,7 +21,7 @@ use crate::introduce_channel::{
 };
 use crate::offers::Offer;
 use crate::remote_channel_requests;
-use omniverb_formats::broker_message::Refusal;
+use omniverb_formats::broker_message::{Refusal, Reply};
 use omniverb_sys::tcp_listener::TcpListenerInfo;
 use omniverb_sys::{clock, lock};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub(crate) fn add_listener(broker: &Broker, client: &Client, tag: u64, socket: O
     if let Ok(listening) = said {
         lock(&broker.listeners).add(client.process(), tag, listening);
     }
-    client.listens(tag, said.err());
+    client.tell(Reply::Listening { tag, why: said.err() });
 }
 
 fn inspect_listener(client: &Client, socket: &OwnedFd) -> Result<TcpListenerInfo, Refusal> {
@@ -74,7 +74,7 @@ pub(crate) fn connection_observed(broker: &Broker, [one, other]: &[Offer; 2]) {
 pub(crate) fn remove_listener(broker: &Broker, client: &Client, tag: u64) {
     lock(&broker.listeners).remove(client.process(), tag);
     drop(lock(&broker.channels));
-    client.unheard(tag);
+    client.tell(Reply::Unlistened { tag });
 }
 
 /// Serves a client that asks for a channel to the listener at an address. `from` is its own
@@ -161,7 +161,7 @@ pub(crate) fn claim_inherited(
     };
     if !is_one {
         // A client that does not read is told no more.
-        client.part(name);
+        client.tell(Reply::Ended { link: name });
     }
     broker.wake();
 }
@@ -184,7 +184,7 @@ fn adopt(broker: &Broker, name: u64, two: ProcessPair) -> bool {
     if is_adopted {
         ask_about_channel(broker, name);
     } else if let [Some(first), _] = &clients {
-        first.part(name);
+        first.tell(Reply::Ended { link: name });
     }
     is_adopted
 }

@@ -1,10 +1,10 @@
 //! Represents one connected process: its socket, its mailbox, its diagnosis socket, its links.
 
 use crate::limits::{LINKS, UNREAD};
-use crate::listeners::Port;
 use crate::listeners::Process;
-use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply, Wanted};
+use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply};
 use omniverb_formats::fallback_ledger::{self, Kept};
+use omniverb_formats::message::bytes_of;
 use omniverb_formats::socket_status_rows::{NAME, Process as ConnectionTable};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
@@ -43,14 +43,6 @@ pub(crate) struct Client {
     links: Mutex<BTreeSet<u64>>,
     /// No offer of its is kept any more. Set and looked at with the lock of all offers.
     is_gone: AtomicBool,
-}
-
-/// As of IPv6, one of IPv4 mapped.
-fn bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
 }
 
 /// By which it is told something: messages, and a word that says that there are some.
@@ -144,8 +136,8 @@ impl Client {
 
     /// The first thing it is told.
     pub(crate) fn welcome(&self) -> bool {
-        self.tell(Reply::Welcome, &[self.page.as_fd()])
-            && self.tell(Reply::Ledger, &[self.ledger.as_fd()])
+        self.tell_with(Reply::Welcome, &[self.page.as_fd()])
+            && self.tell_with(Reply::Ledger, &[self.ledger.as_fd()])
     }
 
     /// What it calls itself.
@@ -177,14 +169,9 @@ impl Client {
         (0..fallback_ledger::ROWS).filter_map(row).map(|kept| (kept.cookie, kept)).collect()
     }
 
-    /// Its offer waits for the other end.
-    pub(crate) fn wait(&self, tag: u64) {
-        self.tell(Reply::Pending { tag }, &[]);
-    }
-
     /// It will not be carried.
     pub(crate) fn refuse(&self, tag: u64, why: Refusal) {
-        self.tell(Reply::Refused { tag, why }, &[]);
+        self.tell(Reply::Refused { tag, why });
     }
 
     /// Here is a link. `false` if it does not take it.
@@ -194,17 +181,11 @@ impl Client {
         (link, side, reach): (u64, u64, Reach),
         memory: BorrowedFd<'_>,
     ) -> bool {
-        let is_told = self.tell(Reply::Link { tag, link, side, reach }, &[memory]);
+        let is_told = self.tell_with(Reply::Link { tag, link, side, reach }, &[memory]);
         if is_told {
             lock(&self.links).insert(link);
         }
         is_told
-    }
-
-    /// Answers a registration of a listener, whose duplicate is closed here. `why`: no client is
-    /// brought there.
-    pub(crate) fn listens(&self, tag: u64, why: Option<Refusal>) {
-        self.tell(Reply::Listening { tag, why }, &[]);
     }
 
     /// Here is a channel: its memory, and one end of the two sockets; between two network
@@ -215,73 +196,13 @@ impl Client {
         ends: Option<[IpAddr; 2]>,
         files: [BorrowedFd<'_>; 2],
     ) -> bool {
-        let ends = ends.map(|ends| ends.map(bytes));
-        self.tell(Reply::Channel { tag, name, side, ends }, &files)
-    }
-
-    /// Tells it that it has a channel to that listener, and until when it may open connections; 0:
-    /// always.
-    pub(crate) fn known(&self, tag: u64, name: u64, until: u64) -> bool {
-        self.tell(Reply::ChannelKnown { tag, name, until }, &[])
-    }
-
-    /// By a channel that it has connections may come to a port of its.
-    pub(crate) fn way(&self, name: u64, (port, until): (u16, u64)) -> bool {
-        self.tell(Reply::PortAllowed { name, port, until }, &[])
+        let ends = ends.map(|ends| ends.map(bytes_of));
+        self.tell_with(Reply::Channel { tag, name, side, ends }, &files)
     }
 
     /// Tells it that a channel to that listener may be had now.
     pub(crate) fn seen(&self, to: SocketAddr) {
-        self.tell(Reply::RemoteSeen { address: bytes(to.ip()), port: to.port() }, &[]);
-    }
-
-    /// A gateway is finding out; the answer comes later, if at all.
-    pub(crate) fn waits(&self, tag: u64) {
-        self.tell(Reply::AskingGateway { tag }, &[]);
-    }
-
-    /// Makes it a gateway, whose other connections prove themselves by the token. `false`: the
-    /// message did not fit its socket.
-    pub(crate) fn is_gateway(&self, token: u64) -> bool {
-        self.tell(Reply::GatewayToken { token }, &[])
-    }
-
-    /// Asks a gateway to carry a client to another host. `false`: the message did not fit its
-    /// socket.
-    pub(crate) fn is_wanted(&self, wanted: Wanted) -> bool {
-        self.tell(Reply::GatewayWanted(wanted), &[])
-    }
-
-    /// By which socket that is.
-    pub(crate) fn by(&self, tag: u64, socket: u64, port: Port) {
-        let is_shared = port == Port::Shared;
-        self.tell(Reply::ListenerIs { tag, socket, is_shared }, &[]);
-    }
-
-    /// Confirms that a listener is removed.
-    pub(crate) fn unheard(&self, tag: u64) {
-        self.tell(Reply::Unlistened { tag }, &[]);
-    }
-
-    /// No channel leads to where it wants to be brought.
-    pub(crate) fn no_channel(&self, tag: u64) {
-        self.tell(Reply::NoChannel { tag, is_heard: false, is_coming: false }, &[]);
-    }
-
-    /// Tells it that there is no channel, but that a process that is not registered may have the
-    /// socket.
-    pub(crate) fn no_channel_yet(&self, tag: u64) {
-        self.tell(Reply::NoChannel { tag, is_heard: true, is_coming: false }, &[]);
-    }
-
-    /// The same; but a gateway may lead there soon.
-    pub(crate) fn no_channel_yet_by_gateway(&self, tag: u64) {
-        self.tell(Reply::NoChannel { tag, is_heard: false, is_coming: true }, &[]);
-    }
-
-    /// One is over. `false`: it does not take that now.
-    pub(crate) fn part(&self, link: u64) -> bool {
-        self.tell(Reply::Ended { link }, &[])
+        self.tell(Reply::RemoteSeen { address: bytes_of(to.ip()), port: to.port() });
     }
 
     /// All that it has.
@@ -299,7 +220,12 @@ impl Client {
         lock(&self.links).remove(&link);
     }
 
-    fn tell(&self, reply: Reply, files: &[BorrowedFd<'_>]) -> bool {
+    /// Tells it something. `false`: it has no room for messages, and hears nothing of it.
+    pub(crate) fn tell(&self, reply: Reply) -> bool {
+        self.tell_with(reply, &[])
+    }
+
+    fn tell_with(&self, reply: Reply, files: &[BorrowedFd<'_>]) -> bool {
         let mut post = lock(&self.post);
         let is_sent = seqpacket::try_send(self.socket.as_fd(), &reply.encode(), files).is_ok();
         if is_sent {

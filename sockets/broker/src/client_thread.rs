@@ -162,7 +162,7 @@ fn handle_offer(
             introduce_link(broker, &other, &ours, None).map_err(|_| Refusal::TooMany)
         }
         Pairing::Waiting(ours) => {
-            client.wait(tag);
+            client.tell(Reply::Pending { tag });
             cross_namespace_matching::match_offer(broker, &ours);
             remote_channel_requests::connection_offered(broker, &ours);
             Ok(())

@@ -4,6 +4,8 @@ use crate::broker_state::Broker;
 use crate::channels::{Channels, Ends, ProcessPair, Room};
 use crate::client::Client;
 use crate::cross_host_gateways::RouteAddresses;
+use crate::listeners::Port;
+use omniverb_formats::broker_message::Reply;
 use omniverb_formats::channel;
 use omniverb_sys::{clock, lock, memfd, random, seqpacket};
 use std::hash::{BuildHasher, RandomState};
@@ -55,9 +57,11 @@ pub(crate) fn answer(
     });
     match is_introduced {
         Ok(()) | Err(NotIntroduced::Pending) => {}
-        Err(NotIntroduced::NotAnnounced) => client.no_channel_yet(tag),
-        Err(NotIntroduced::NoListener) => client.no_channel(tag),
-        Err(NotIntroduced::ConnectFirst) => client.no_channel_yet_by_gateway(tag),
+        Err(why) => {
+            let is_heard = matches!(why, NotIntroduced::NotAnnounced);
+            let is_coming = matches!(why, NotIntroduced::ConnectFirst);
+            client.tell(Reply::NoChannel { tag, is_heard, is_coming });
+        }
     }
 }
 
@@ -77,7 +81,8 @@ pub(crate) fn find_listener(
 ) -> Result<((u64, u64), u64), NotIntroduced> {
     let cookie = by.listener(to).ok().flatten().ok_or(NotIntroduced::NoListener)?;
     let port = lock(&broker.listeners).port((namespace, cookie));
-    client.by(tag, socket_name(cookie), port);
+    let (socket, is_shared) = (socket_name(cookie), port == Port::Shared);
+    client.tell(Reply::ListenerIs { tag, socket, is_shared });
     let next = lock(&broker.listeners).next((namespace, cookie), client.number);
     next.map(|(number, listens)| ((namespace, number), listens)).ok_or(NotIntroduced::NotAnnounced)
 }
@@ -125,11 +130,11 @@ fn reuse_channel(
     name: u64,
 ) -> Option<()> {
     let Some((port, until)) = there.way else {
-        return client.known(tag, name, 0).then_some(());
+        return client.tell(Reply::ChannelKnown { tag, name, until: 0 }).then_some(());
     };
-    let tell = || other.way(name, (port, until));
+    let tell = || other.tell(Reply::PortAllowed { name, port, until });
     let may = channels.may_come(name, (there.process, port, until), clock::now(), tell);
-    (may && client.known(tag, name, until)).then_some(())
+    (may && client.tell(Reply::ChannelKnown { tag, name, until })).then_some(())
 }
 
 /// What two processes get.

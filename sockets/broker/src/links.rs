@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::offers::Offer;
+use omniverb_formats::broker_message::Reply;
 use omniverb_sys::process_is_dead;
 use omniverb_sys::tcp_connection::TcpConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,7 +55,7 @@ impl UnsentEnds {
     fn tell(&mut self) -> bool {
         let Some(client) = self.client.upgrade() else { return true };
         while let Some(link) = self.links.front() {
-            if !client.part(*link) {
+            if !client.tell(Reply::Ended { link: *link }) {
                 return false;
             }
             self.links.pop_front();
@@ -170,7 +171,7 @@ impl LinkRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_formats::broker_message::{BYTES, Reply};
+    use omniverb_formats::broker_message::BYTES;
     use omniverb_sys::seqpacket;
     use omniverb_sys::tcp_connection::TcpAddresses;
     use std::os::fd::AsFd;

@@ -10,7 +10,7 @@ use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
 };
 use crate::offers::Offer;
-use omniverb_formats::broker_message::{Failure, Wanted};
+use omniverb_formats::broker_message::{Failure, Reply, Wanted};
 use omniverb_formats::channel::{self, PORT_ALLOWED_FOR};
 use omniverb_sys::raw_tcp_socket_proof::is_raw_socket_of;
 use omniverb_sys::tcp_connection::TcpAddresses;
@@ -31,7 +31,7 @@ pub(crate) fn register_gateway(
     // At once.
     drop(socket);
     let token = lock(&broker.gateways).add(client, serves)?;
-    client.is_gateway(token).then_some(())
+    client.tell(Reply::GatewayToken { token }).then_some(())
 }
 
 /// Where a gateway leads a process that wants to go to another host. It may be told so later.
@@ -44,13 +44,13 @@ pub(crate) fn find_route(
     let (client, tag) = asks;
     match found {
         Answer::Route(lead) => Ok(destination(way, lead)),
-        Answer::Tell(gateway, wanted) if gateway.is_wanted(wanted) => {
-            client.waits(tag);
+        Answer::Tell(gateway, wanted) if gateway.tell(Reply::GatewayWanted(wanted)) => {
+            client.tell(Reply::AskingGateway { tag });
             Err(NotIntroduced::Pending)
         }
         Answer::Tell(..) | Answer::NoGateway => Err(NotIntroduced::NoListener),
         Answer::Later => {
-            client.waits(tag);
+            client.tell(Reply::AskingGateway { tag });
             Err(NotIntroduced::Pending)
         }
         Answer::Soon => Err(NotIntroduced::ConnectFirst),
@@ -73,7 +73,7 @@ pub(crate) fn connection_offered(broker: &Broker, offer: &Offer) {
     let heard = lock(&broker.gateways).offered(offer, clock::now());
     if let Some((gateway, wanted)) = heard {
         // A gateway that does not read is told no more.
-        gateway.is_wanted(wanted);
+        gateway.tell(Reply::GatewayWanted(wanted));
     }
 }
 
@@ -108,7 +108,9 @@ pub(crate) fn route_failed(
 ) -> Option<()> {
     let client = requester_of(broker, worker, token, &wanted)?;
     let tags = lock(&broker.gateways).fails(worker.namespace, (&wanted, why), clock::now());
-    tags.into_iter().for_each(|tag| client.no_channel(tag));
+    for tag in tags {
+        client.tell(Reply::NoChannel { tag, is_heard: false, is_coming: false });
+    }
     Some(())
 }
 
@@ -134,7 +136,7 @@ pub(crate) fn admit_incoming(
     names: &channel::Names,
 ) {
     if try_admit_incoming(broker, (worker, tag), token, names).is_none() {
-        worker.no_channel(tag);
+        worker.tell(Reply::NoChannel { tag, is_heard: false, is_coming: false });
     }
 }
 

@@ -1,20 +1,19 @@
 //! Encodes the messages by which two gateways mirror a channel ([`crate::channel_mirror`]).
 //!
-//! They are words of 64 bits, little endian.
-//!
 //! **Trust.** It comes from another host, which may say anything: a letter is one of these, whole
 //! and with nothing behind it, or none.
 
 use crate::channel::{BYTES, Names};
 use crate::channel_mirror::{Update, WORDS};
+use crate::message::{self, Field, Reader, Writer, fields, messages};
 
 /// Bytes of the longest.
-pub const LONGEST: usize = 8 * (2 + WORDS);
+pub const LONGEST: usize = 8 * (3 + WORDS);
 /// Bytes of a [`hello`].
 pub const HELLO: usize = 32;
 /// Of letters, and of what the frames in a channel mean, which processes of both hosts read:
 /// another number with each change of either.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// What gateways begin with, as private data of the connection: only those that have the same
 /// layout of a channel, and the same order of bytes in a word, can go on.
@@ -22,9 +21,7 @@ const VERSION: u64 = 2;
 pub fn hello() -> [u8; HELLO] {
     let words = [0x4f4d_5646_4552_5259, VERSION, BYTES as u64, WORDS as u64];
     let mut bytes = [0; HELLO];
-    bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| {
-        to.copy_from_slice(&u64::to_ne_bytes(word));
-    });
+    message::to_bytes(&words, &mut bytes);
     bytes
 }
 
@@ -34,37 +31,38 @@ pub fn is_hello(bytes: &[u8]) -> bool {
     bytes.starts_with(&hello())
 }
 
-/// What one says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "nearly all are news")]
-pub enum GatewayMessage {
-    /// A TCP connection has just gone from here to there. If it has arrived, its process is to have
-    /// a channel, or to be told that more connections may come.
-    Prove(Names),
-    /// That was so.
-    Proven {
-        /// For how long the like may come from now on, in nanoseconds: no longer than the clock of
-        /// that host says.
-        left: u64,
-    },
-    /// It was not, as far as the other host can tell, or there is no room.
-    Refused,
-    /// Where the sender's memory of the channel is to be written.
-    Memory {
-        /// As the device of its host calls it.
-        address: u64,
-        /// The key that goes with it.
-        rkey: u32,
-    },
-    /// The process has written this, and its bytes are there already.
-    Update(Update),
-    /// The channel ends.
-    Over {
-        /// Not since the process ended, but since it was told to part.
-        is_cut: bool,
-    },
-    /// Nothing but how many were read.
-    Read,
+messages! {
+    /// What one says.
+    #[allow(clippy::large_enum_variant, reason = "nearly all are news")]
+    GatewayMessage, version 0 {
+        /// A TCP connection has just gone from here to there. If it has arrived, its process is to
+        /// have a channel, or to be told that more connections may come.
+        1 => Prove(names: Names),
+        /// That was so.
+        2 => Proven {
+            /// For how long the like may come from now on, in nanoseconds: no longer than the clock
+            /// of that host says.
+            left: u64,
+        },
+        /// It was not, as far as the other host can tell, or there is no room.
+        3 => Refused,
+        /// Where the sender's memory of the channel is to be written.
+        4 => Memory {
+            /// As the device of its host calls it.
+            address: u64,
+            /// The key that goes with it.
+            rkey: u32,
+        },
+        /// The process has written this, and its bytes are there already.
+        5 => Update(update: Update),
+        /// The channel ends.
+        6 => Over {
+            /// Not since the process ended, but since it was told to part.
+            is_cut: bool,
+        },
+        /// Nothing but how many were read.
+        7 => Read,
+    }
 }
 
 /// A letter, and how many of the other's were read since that was said last.
@@ -76,101 +74,45 @@ pub struct Sent {
     pub read: u32,
 }
 
+fields!(Sent { letter, read });
+
+/// Which words have changed, and these.
+impl Field for Update {
+    fn put(&self, to: &mut Writer<'_>) {
+        to.put(self.changed);
+        let changed = |index: &usize| self.changed >> index & 1 != 0;
+        (0..WORDS).filter(changed).for_each(|index| to.put(self.words[index]));
+    }
+
+    fn take(from: &mut Reader<'_>) -> Option<Self> {
+        let changed = from.take().filter(|changed| changed >> WORDS == 0)?;
+        let mut words = [0; WORDS];
+        for (index, word) in words.iter_mut().enumerate() {
+            if changed >> index & 1 != 0 {
+                *word = from.take()?;
+            }
+        }
+        Some(Self { changed, words })
+    }
+}
+
 impl Sent {
     /// How it is sent: how many of the bytes.
     pub fn encode(&self, bytes: &mut [u8; LONGEST]) -> usize {
-        let mut words = Words { bytes, count: 0 };
-        let read = u64::from(self.read) << 32;
-        match self.letter {
-            GatewayMessage::Prove(Names { addresses, ports: [from, to] }) => {
-                words.put(1 | read);
-                words.put(u64::from(from) | u64::from(to) << 16);
-                for half in addresses.as_flattened().as_chunks().0 {
-                    words.put(u64::from_le_bytes(*half));
-                }
-            }
-            GatewayMessage::Proven { left } => {
-                words.put(2 | read);
-                words.put(left);
-            }
-            GatewayMessage::Refused => words.put(3 | read),
-            GatewayMessage::Memory { address, rkey } => {
-                words.put(4 | read);
-                words.put(address);
-                words.put(rkey.into());
-            }
-            GatewayMessage::Update(news) => {
-                words.put(5 | read);
-                words.put(news.changed);
-                let changed = |index: &usize| news.changed >> index & 1 != 0;
-                (0..WORDS).filter(changed).for_each(|index| words.put(news.words[index]));
-            }
-            GatewayMessage::Over { is_cut } => {
-                words.put(6 | read);
-                words.put(is_cut.into());
-            }
-            GatewayMessage::Read => words.put(7 | read),
-        }
-        words.count * 8
+        let mut words = [0; LONGEST / 8];
+        let count = message::put(self, &mut words);
+        message::to_bytes(&words[..count], bytes);
+        count * 8
     }
 
-    /// From bytes, if they are one.
+    /// From bytes, if they are one, with nothing behind it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (words, rest) = bytes.as_chunks();
-        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        if !rest.is_empty() || bytes.len() > LONGEST {
-            return None;
-        }
-        let first = words.next()?;
-        let letter = match first as u32 {
-            1 => {
-                let ports = words.next()?;
-                let mut addresses = [[0; 16]; 2];
-                for half in addresses.as_flattened_mut().as_chunks_mut().0 {
-                    *half = words.next()?.to_le_bytes();
-                }
-                let ports = [u32::try_from(ports).ok()? as u16, (ports >> 16) as u16];
-                GatewayMessage::Prove(Names { addresses, ports })
-            }
-            2 => GatewayMessage::Proven { left: words.next()? },
-            3 => GatewayMessage::Refused,
-            4 => {
-                let address = words.next()?;
-                GatewayMessage::Memory { address, rkey: words.next()?.try_into().ok()? }
-            }
-            5 => {
-                let mut news = Update { changed: words.next()?, words: [0; WORDS] };
-                if news.changed >> WORDS != 0 {
-                    return None;
-                }
-                let changed = news.changed;
-                let places = news.words.iter_mut().enumerate();
-                for (_, word) in places.filter(|(index, _)| changed >> index & 1 != 0) {
-                    *word = words.next()?;
-                }
-                GatewayMessage::Update(news)
-            }
-            6 => match words.next()? {
-                is_cut @ 0..=1 => GatewayMessage::Over { is_cut: is_cut == 1 },
-                _ => return None,
-            },
-            7 => GatewayMessage::Read,
-            _ => return None,
-        };
-        words.next().is_none().then_some(Self { letter, read: (first >> 32) as u32 })
-    }
-}
-
-struct Words<'a> {
-    bytes: &'a mut [u8; LONGEST],
-    count: usize,
-}
-
-impl Words<'_> {
-    fn put(&mut self, word: u64) {
-        self.bytes[self.count * 8..][..8].copy_from_slice(&word.to_le_bytes());
-        self.count += 1;
+        let mut all = [0; LONGEST];
+        all.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        let words: [u64; LONGEST / 8] = message::from_bytes(&all)?;
+        let sent: Self = message::take(&words)?;
+        (sent.encode(&mut all) == bytes.len()).then_some(sent)
     }
 }
 

@@ -6,7 +6,9 @@
 //!   instant.
 //! * [`link_slot`] lays out what one process keeps of a link.
 //! * [`try_guard`] guards a link for a short call.
-//! * [`broker_message`] encodes what processes and the broker say to each other.
+//! * [`broker_message`] encodes what processes and the broker say to each other, and
+//!   [`daemon_messages`] what the broker and the daemon do; all messages are made of the fields of
+//!   [`message`].
 //! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
 //!   [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`] keeps
 //!   two of these on two hosts alike, by [`gateway_message`].
@@ -21,12 +23,13 @@ pub mod byte_ring;
 pub mod carried_direction;
 pub mod channel;
 pub mod channel_mirror;
+pub mod daemon_messages;
 pub mod fallback_ledger;
 pub mod gateway_message;
 pub mod lane;
 pub mod link_layout;
 pub mod link_slot;
-mod message_words;
+pub mod message;
 pub mod socket_status_rows;
 pub mod syscall_instructions;
 pub mod try_guard;

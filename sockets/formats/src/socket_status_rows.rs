@@ -1,12 +1,13 @@
-//! Encodes what the broker shows of sockets: a message of twenty-four words for each row.
+//! Encodes what the broker shows of sockets: a message for each row.
 //!
 //! A user is shown the sockets of its network namespace; an operator all. What processes have
 //! written of themselves (names, counts, reasons) is shown as they have written it.
 
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::SocketAddr;
 
-/// Bytes of every message.
-pub const BYTES: usize = 192;
+pub use crate::message::BYTES;
+use crate::message::{Field, Reader, Writer, fields, messages, numbers, on_sockets};
+
 /// Bytes of a program's name.
 pub const NAME: usize = 16;
 
@@ -145,20 +146,25 @@ reasons! {
     NotOne = 36 "what the kernel has counted at its ends does not fit: addresses are translated",
 }
 
-impl Reason {
-    /// From its number.
-    #[must_use]
-    pub fn of(number: u8) -> Option<Reason> {
-        Self::ALL.iter().copied().find(|one| *one as u8 == number)
+impl Field for Reason {
+    fn put(&self, to: &mut Writer<'_>) {
+        to.put(*self as u64);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Option<Self> {
+        let number = from.take()?;
+        Self::ALL.iter().copied().find(|one| *one as u64 == number)
     }
 }
 
-impl State {
-    fn of(number: u8) -> Option<State> {
-        let all = [Self::Shadow, Self::Carried, Self::Left, Self::Light];
-        all.into_iter().find(|one| *one as u8 == number)
-    }
+numbers!(State { Shadow, Carried, Left, Light });
+fields!(Process { number, pid, uid, namespace, name });
+fields!(Socket { process, local, remote, state, reason, is_across, link, sent, received, unread });
+fields!(Listener { process, local });
+fields!(Channel { process, name, peer, has_asked, is_across });
+on_sockets!(Row);
 
+impl State {
     /// The word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -171,141 +177,19 @@ impl State {
     }
 }
 
-/// What the broker says, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Row {
-    /// A process; its sockets follow.
-    Process(Process),
-    /// A socket of the last process.
-    Socket(Socket),
-    /// A listening socket of the last process.
-    Listener(Listener),
-    /// A channel of the last process.
-    Channel(Channel),
-    /// That was all.
-    End,
-}
-
-/// An address as two words.
-#[must_use]
-pub fn halves(address: IpAddr) -> [u64; 2] {
-    let bits = match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    [(bits >> 64) as u64, bits as u64]
-}
-
-/// The same back.
-#[must_use]
-pub fn whole([high, low]: [u64; 2]) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))).to_canonical()
-}
-
-impl Row {
-    /// How it is sent.
-    #[must_use]
-    pub fn encode(&self) -> [u8; BYTES] {
-        let mut words = [0; BYTES / 8];
-        match self {
-            Row::Process(process) => {
-                let (first, last) = process.name.split_at(8);
-                let long = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or([0; 8]));
-                words[..6].copy_from_slice(&[
-                    1,
-                    process.number,
-                    u64::from(process.pid as u32) | u64::from(process.uid) << 32,
-                    process.namespace,
-                    long(first),
-                    long(last),
-                ]);
-            }
-            Row::Socket(socket) => {
-                let [[a, b], [c, d]] = [socket.local.ip(), socket.remote.ip()].map(halves);
-                let ports = [socket.local.port(), socket.remote.port()].map(u64::from);
-                let said = [socket.state as u8, socket.reason as u8, socket.is_across.into()];
-                let [state, reason, across] = said.map(u64::from);
-                let [out, come] = socket.unread.map(u64::from);
-                words[..12].copy_from_slice(&[
-                    2,
-                    socket.process,
-                    a,
-                    b,
-                    c,
-                    d,
-                    ports[0] | ports[1] << 16,
-                    state | reason << 8 | across << 16,
-                    socket.link,
-                    socket.sent,
-                    socket.received,
-                    out | come << 32,
-                ]);
-            }
-            Row::End => words[0] = 3,
-            Row::Listener(listener) => {
-                let [a, b] = halves(listener.local.ip());
-                let port = u64::from(listener.local.port());
-                words[..5].copy_from_slice(&[4, listener.process, a, b, port]);
-            }
-            Row::Channel(channel) => {
-                let Channel { process, name, peer, has_asked, is_across } = *channel;
-                let how = u64::from(has_asked) | u64::from(is_across) << 1;
-                words[..5].copy_from_slice(&[5, process, name, peer, how]);
-            }
-        }
-        let mut bytes = [0; BYTES];
-        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| {
-            to.copy_from_slice(&word.to_ne_bytes());
-        });
-        bytes
-    }
-
-    /// From bytes, if they are one.
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Row> {
-        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-        let mut words = [0; BYTES / 8];
-        for (word, from) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(from.try_into().ok()?);
-        }
-        let [kind, number, rest @ ..] = words;
-        match kind {
-            1 => {
-                let mut name = [0; NAME];
-                name[..8].copy_from_slice(&rest[2].to_ne_bytes());
-                name[8..].copy_from_slice(&rest[3].to_ne_bytes());
-                let (pid, uid) = (rest[0] as u32 as i32, (rest[0] >> 32) as u32);
-                Some(Row::Process(Process { number, pid, uid, namespace: rest[1], name }))
-            }
-            2 => {
-                let address = |at: usize, port: u64| {
-                    SocketAddr::new(whole([rest[at], rest[at + 1]]), port as u16)
-                };
-                Some(Row::Socket(Socket {
-                    process: number,
-                    local: address(0, rest[4]),
-                    remote: address(2, rest[4] >> 16),
-                    state: State::of(rest[5] as u8)?,
-                    reason: Reason::of((rest[5] >> 8) as u8)?,
-                    is_across: rest[5] >> 16 & 1 != 0,
-                    link: rest[6],
-                    sent: rest[7],
-                    received: rest[8],
-                    unread: [rest[9] as u32, (rest[9] >> 32) as u32],
-                }))
-            }
-            3 => Some(Row::End),
-            4 => {
-                let local = SocketAddr::new(whole([rest[0], rest[1]]), rest[2] as u16);
-                Some(Row::Listener(Listener { process: number, local }))
-            }
-            5 => {
-                let [name, peer, how] = [rest[0], rest[1], rest[2]];
-                let (has_asked, is_across) = (how & 1 != 0, how & 2 != 0);
-                Some(Row::Channel(Channel { process: number, name, peer, has_asked, is_across }))
-            }
-            _ => None,
-        }
+messages! {
+    /// What the broker says, one after the other.
+    Row, version 0 {
+        /// A process; its sockets follow.
+        1 => Process(process: Process),
+        /// A socket of the last process.
+        2 => Socket(socket: Socket),
+        /// A listening socket of the last process.
+        4 => Listener(listener: Listener),
+        /// A channel of the last process.
+        5 => Channel(channel: Channel),
+        /// That was all.
+        3 => End,
     }
 }
 
@@ -345,7 +229,8 @@ mod tests {
             assert_eq!(Row::decode(&row.encode()[1..]), None);
         }
         for reason in Reason::ALL {
-            assert_eq!(Reason::of(*reason as u8), Some(*reason));
+            let row = Row::Socket(Socket { reason: *reason, ..socket });
+            assert_eq!(Row::decode(&row.encode()), Some(row));
         }
         assert_eq!(Row::decode(&[9; BYTES]), None);
     }

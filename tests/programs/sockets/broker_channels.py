@@ -24,6 +24,20 @@ _HELLO, _LISTEN, _UNLISTEN, _REACH = 1, 5, 6, 7
 _CHANNEL, _KNOWN, _NOBODY, _LISTENS, _UNHEARD, _BY = 23, 24, 25, 26, 30, 31
 _ELSEWHERE = 2
 _CLONE_NEWNET = 0x40000000
+_VERSION = 0x4f565307 << 32
+
+
+def encode(words):
+    """A message (sockets/formats/src/broker_message.rs)."""
+    kind, *fields = words
+    return struct.pack("16Q", kind | _VERSION, *fields, *[0] * (15 - len(fields)))
+
+
+def decode(data):
+    """The first words of one."""
+    kind, *fields = struct.unpack("4Q", data[:32])
+    assert kind >> 32 == _VERSION >> 32, kind
+    return kind & 0xffffffff, *fields
 
 
 class Broker:
@@ -34,7 +48,7 @@ class Broker:
         self.calls.connect(path)
         self.calls.settimeout(20)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-            self.say([_HELLO, 0x4f565306, 0, 0], diagnosis)
+            self.say([_HELLO], diagnosis)
         # Its page, and a ledger, of no use here.
         for _ in range(2):
             os.close(self.hear()[1][0])
@@ -43,14 +57,14 @@ class Broker:
         """A message, some with a descriptor."""
         files = array.array("i", [what.fileno()] if what else [])
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)] if what else []
-        self.calls.sendmsg([struct.pack("8Q", *words, *[0] * (8 - len(words)))], rights)
+        self.calls.sendmsg([encode(words)], rights)
 
     def hear(self):
         """Its words, and its descriptors."""
         while True:
-            data, rights, _, _ = self.calls.recvmsg(64, 64)
+            data, rights, _, _ = self.calls.recvmsg(128, 64)
             files = array.array("i", rights[0][2] if rights else b"").tolist()
-            words = struct.unpack("4Q", data[:32])
+            words = decode(data)
             # Which socket it is, and that something was heard.
             if words[0] not in (_BY, _UNHEARD):
                 return words, files
@@ -58,14 +72,14 @@ class Broker:
     def listens(self, tag, listener):
         """What it says of that; 0: it is well."""
         self.say([_LISTEN, tag, 0, 0], listener)
-        (kind, said, why, _), files = self.hear()
+        (kind, said, _, why), files = self.hear()
         assert (kind, said, files) == (_LISTENS, tag, [])
         return why
 
     def reach(self, tag, address, port):
         """What it says of that, and its descriptors."""
         mapped = bytes(10) + b"\xff\xff" + socket.inet_aton(address)
-        self.say([_REACH | port << 32, tag, *struct.unpack("2Q", mapped)])
+        self.say([_REACH, tag, *struct.unpack("2Q", mapped), port])
         words, files = self.hear()
         assert words[1] == tag, words
         return words, files

@@ -77,7 +77,7 @@ class Far:
 
 def reach(broker, tag, address, port, own):
     """All that is said to that: kinds, the name, until when; and descriptors."""
-    broker.say([_REACH | port << 32, tag, *_words(address), *_words(own)])
+    broker.say([_REACH, tag, *_words(address), port, *_words(own)])
     words, files = broker.hear()
     # What was offered may be answered as well.
     while words[0] not in (_CHANNEL, _KNOWN, _NOBODY):
@@ -106,7 +106,7 @@ def seen(broker, address, port, own, asks=b"hello", answer=b"hello"):
                     for file in files:
                         os.close(file)
                     if words[0] == _SEEN:
-                        assert words[1] == port and words[2:] == _words(address), words
+                        assert words[1:] == (*_words(address), port), words
                         return
             except BlockingIOError:
                 pass
@@ -138,8 +138,8 @@ def main(address, port, other, own, path, filtered):
     assert far.open(own, address, port) == "answered"
     # What one says of a channel that nobody gave harms who says it.
     stranger = Broker(path)
-    stranger.say([_STILL, name, 0, 0, *_words(own), *_words(address)])
-    stranger.say([_STILL, name ^ 1, 0, 0, *_words(own), *_words(address)])
+    stranger.say([_STILL, name, *_words(own), *_words(address)])
+    stranger.say([_STILL, name ^ 1, *_words(own), *_words(address)])
     stranger.say([_CHANNEL_ENDED, name, 0, 0])
     # When that has been heard.
     assert reach(stranger, 6, address, port, "10.0.0.77")[0] == _NOBODY

@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 
+from broker_channels import decode, encode
+
 WORDS, RING = 4096, 1 << 16
 BYTES = 2 * WORDS + 2 * RING
 _TURNS = 400
@@ -123,7 +125,7 @@ def link(broker, end):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(2)
-        send(calls, [1, 0x4f565306, 0, 0], diagnosis)
+        send(calls, [1], diagnosis)
         receive(calls)
         send(calls, [2, 7, 0, 0], end)
         words, file = receive(calls)
@@ -135,20 +137,19 @@ def link(broker, end):
 def send(calls, words, what):
     """A message with a descriptor."""
     rights = array.array("i", [what.fileno()])
-    calls.sendmsg([struct.pack("8Q", *words, *[0] * (8 - len(words)))],
-                  [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    calls.sendmsg([encode(words)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
 def receive(calls):
     """A message, and its descriptor."""
     try:
-        data, rights, _, _ = calls.recvmsg(64, 64)
+        data, rights, _, _ = calls.recvmsg(128, 64)
         if data[:1] == b"\x16":  # A ledger, which we keep none of.
-            data, rights, _, _ = calls.recvmsg(64, 64)
+            data, rights, _, _ = calls.recvmsg(128, 64)
     except TimeoutError:
         return None, None
     files = array.array("i", rights[0][2][:4]) if rights else [None]
-    return struct.unpack("4Q", data[:32]), files[0]
+    return decode(data), files[0]
 
 
 def lie(memory, pick):

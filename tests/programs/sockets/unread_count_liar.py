@@ -80,7 +80,7 @@ def _link(broker, near, nudge=None):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(15)
-        hostile_link_peer.send(calls, [1, 0x4f565306, 0, 0], diagnosis)
+        hostile_link_peer.send(calls, [1], diagnosis)
         hostile_link_peer.receive(calls)
         hostile_link_peer.send(calls, [2, 7, 0, 0], near)
         words = [20]
