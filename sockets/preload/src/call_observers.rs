@@ -10,16 +10,17 @@ use omniverb_connection::descriptors::Why;
 use crate::descriptor_tables;
 use crate::errno::keeping_errno;
 use crate::process_exit::End;
-use crate::user_memory::{UserFile, UserPointers, UserPtr};
+use crate::user_memory::{UserFile, UserPtr};
 use crate::{
-    carry, fallback_ledger, fork_refcount, light, symbol_lookup, syscall_effects, syscall_scan,
+    carry, fallback_ledger, fork_refcount, light, symbol_lookup, syscall_scan,
     transports_lifecycle, tsc_clock, vfork_check,
 };
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
-fn keep(fd: c_int, why: Why) {
+/// What is about to be used where it is not seen is the kernel's.
+pub(crate) fn keep(fd: c_int, why: Why) {
     if vfork_check::is_this_process() && descriptor_tables::look(fd).kind().is_stream() {
         carry::leave(fd);
         fallback_ledger::keep(fd, why);
@@ -101,29 +102,23 @@ pub extern "C" fn ov_look_dprintf(fd: c_int) {
 
 functions! {
     /// `aio_read`, `aio_write`: helper threads within the C library read and write.
-    ov_look_aio(block: *const libc::aiocb) -> ()
-        [block: UserPtr<'_, libc::aiocb> = (block)]
-    {
+    ov_look_aio(block: aiocb) -> () {
         keep_for_aio(block);
     }
 
     /// `lio_listio`: many of them.
-    ov_look_lio(mode: c_int, blocks: *const *const libc::aiocb, count: c_int) -> ()
-        [blocks: UserPointers<'_, libc::aiocb> = (blocks, count)]
-    {
+    ov_look_lio(mode: int, blocks: aiocbs) -> () {
         _ = mode;
         blocks.each(keep_for_aio);
     }
 
     /// `fclose`: closes within the C library.
-    ov_look_fclose(stream: *mut libc::FILE) -> () [stream: UserFile<'_> = (stream)] {
+    ov_look_fclose(stream: stream) -> () {
         forget(stream);
     }
 
     /// `freopen`: puts another file at the stream's descriptor.
-    ov_look_freopen(path: *const c_void, mode: *const c_void, stream: *mut libc::FILE) -> ()
-        [stream: UserFile<'_> = (stream)]
-    {
+    ov_look_freopen(path: usize, mode: usize, stream: stream) -> () {
         _ = (path, mode);
         forget(stream);
     }
@@ -203,12 +198,6 @@ pub extern "C" fn ov_look_unshare(flags: c_int) {
         carry::stop();
         vfork_check::mark_fd_tables_apart();
     }
-}
-
-/// `syscall`: 1 if it is a call that another function of ours makes.
-#[unsafe(no_mangle)]
-pub extern "C" fn ov_choose_syscall(fd: i64, first: usize, second: usize) -> c_int {
-    c_int::from(syscall_effects::is_watched(fd, first, second))
 }
 
 /// A slot that is not filled yet was jumped from.

@@ -14,38 +14,34 @@ use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
 use crate::next_library;
-use crate::user_memory::{UserBuffer, UserCommand, UserPtrMut, UserRequest, UserSlice};
-use crate::{
-    carry, fork_refcount, library_fds, light, observed_socket_marks, syscall_effects, vfork_check,
-};
+use crate::user_memory::{UserBuffer, UserPtrMut};
+use crate::{carry, fork_refcount, library_fds, light, observed_socket_marks, vfork_check};
 
 /// For the program there is nothing at this descriptor.
-pub(crate) fn nothing_there() -> c_int {
+fn nothing_there() -> c_int {
     set_errno(libc::EBADF);
     -1
 }
 
 /// A descriptor of the library's own, in a process that knows it.
 #[inline]
-pub(crate) fn is_own(fd: c_int) -> bool {
+fn is_own(fd: c_int) -> bool {
     library_fds::has(fd) && vfork_check::is_this_process()
 }
 
 functions! {
-    ov_socket(family: c_int, of: c_int, protocol: c_int) -> c_int {
-        let call = Call::Made(syscall_effects::kind(family, of, protocol));
+    ov_socket(family: int, of: int, protocol: int) -> c_int {
+        let call = Call::Made(kind(family, of, protocol));
         watched(call, || next_library::socket(family, of, protocol))
     }
 
-    ov_socketpair(family: c_int, of: c_int, protocol: c_int, pair: *mut [c_int; 2]) -> c_int
-        [pair: UserPtrMut<'_, [c_int; 2]> = (pair)]
-    {
+    ov_socketpair(family: int, of: int, protocol: int, pair: pair) -> c_int {
         watched(Call::Pair(pair.as_const()), || {
             next_library::socketpair(family, of, protocol, pair)
         })
     }
 
-    ov_listen(fd: c_int, backlog: c_int) -> c_int {
+    ov_listen(fd: int, backlog: int) -> c_int {
         let result = watched(Call::Listen(fd), || next_library::listen(fd, backlog));
         if result == 0 {
             light::listens(fd);
@@ -53,9 +49,7 @@ functions! {
         result
     }
 
-    ov_connect(fd: c_int, address: *const u8, length: u32) -> c_int
-        [address: UserSlice<'_, u8> = (address, length)]
-    {
+    ov_connect(fd: int, address: value) -> c_int {
         carry::may_wait(fd);
         if let Some(result) = light::connect(fd, address, || carry::close(fd)) {
             return result;
@@ -69,9 +63,7 @@ functions! {
         made
     }
 
-    ov_accept(fd: c_int, address: *mut u8, length: *mut u32) -> c_int
-        [address: UserBuffer<'_> = (address, length)]
-    {
+    ov_accept(fd: int, address: buffer) -> c_int {
         carry::may_wait(fd);
         if light::is_listener(fd) {
             return accept_light(fd, address, 0);
@@ -79,9 +71,7 @@ functions! {
         watched(Call::Accept(fd), || next_library::accept(fd, address))
     }
 
-    ov_accept4(fd: c_int, address: *mut u8, length: *mut u32, flags: c_int) -> c_int
-        [address: UserBuffer<'_> = (address, length)]
-    {
+    ov_accept4(fd: int, address: buffer, flags: int) -> c_int {
         carry::may_wait(fd);
         if light::is_listener(fd) {
             return accept_light(fd, address, flags);
@@ -89,7 +79,7 @@ functions! {
         watched(Call::Accept(fd), || next_library::accept4(fd, address, flags))
     }
 
-    ov_shutdown(fd: c_int, how: c_int) -> c_int {
+    ov_shutdown(fd: int, how: int) -> c_int {
         if light::token_of(fd).is_some() {
             return light::shut(fd, how);
         }
@@ -101,15 +91,7 @@ functions! {
         done
     }
 
-    ov_setsockopt(
-        fd: c_int,
-        level: c_int,
-        name: c_int,
-        value: *const u8,
-        length: u32
-    ) -> c_int
-        [value: UserSlice<'_, u8> = (value, length)]
-    {
+    ov_setsockopt(fd: int, level: int, name: int, value: value) -> c_int {
         if let Some(at) = light::token_of(fd) {
             return light::set(at, (level, name), value);
         }
@@ -132,27 +114,21 @@ functions! {
         set
     }
 
-    ov_getsockname(fd: c_int, address: *mut u8, length: *mut u32) -> c_int
-        [address: UserBuffer<'_> = (address, length)]
-    {
+    ov_getsockname(fd: int, address: buffer) -> c_int {
         match light::token_of(fd) {
             Some(at) => light::name(at, light::ConnectionEnd::Own, address),
             None => next_library::getsockname(fd, address),
         }
     }
 
-    ov_getpeername(fd: c_int, address: *mut u8, length: *mut u32) -> c_int
-        [address: UserBuffer<'_> = (address, length)]
-    {
+    ov_getpeername(fd: int, address: buffer) -> c_int {
         match light::token_of(fd) {
             Some(at) => light::name(at, light::ConnectionEnd::Peers, address),
             None => next_library::getpeername(fd, address),
         }
     }
 
-    ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize
-        [offset: UserPtrMut<'_, i64> = (offset)]
-    {
+    ov_sendfile(to: int, from: int, offset: offset, count: usize) -> isize {
         if let Some(at) = light::token_of(to) {
             carry::may_sleep();
             return light::send_file(at, from, offset, count);
@@ -176,30 +152,14 @@ functions! {
     }
 
     ov_fork() -> c_int {
-        light::forks();
-        let forking = carry::before_fork();
-        let child = next_library::fork();
-        carry::after_fork(forking, child, own_descriptors());
-        if child == 0 {
-            // It begins anew, and gives back what it has copies of.
-            _ = light::is_on();
-        }
-        child
+        fork(next_library::fork)
     }
 
     ov_raw_fork() -> c_int {
-        light::forks();
-        let forking = carry::before_fork();
-        let child = next_library::raw_fork();
-        carry::after_fork(forking, child, own_descriptors());
-        if child == 0 {
-            // It begins anew, and gives back what it has copies of.
-            _ = light::is_on();
-        }
-        child
+        fork(next_library::raw_fork)
     }
 
-    ov_close(fd: c_int) -> c_int {
+    ov_close(fd: int) -> c_int {
         if is_own(fd) {
             return nothing_there();
         }
@@ -208,11 +168,28 @@ functions! {
         watched(Call::Close(fd), || next_library::close(fd))
     }
 
-    ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
-        close_range(first, last, flags)
+    /// Leaves our own open.
+    ov_close_range(first: u32, last: u32, flags: int) -> c_int {
+        if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
+            carry::close_range(first, last);
+            light::closes_range(first, last);
+        } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+            carry::stop();
+        }
+        let call = Call::CloseRange { first, last, flags };
+        if !library_fds::is_among(first, last) || !vfork_check::is_this_process() {
+            return watched(call, || next_library::close_range(first, last, flags));
+        }
+        watched(call, || {
+            let mut result = 0;
+            library_fds::between(first, last, |first, last| {
+                result |= next_library::close_range(first, last, flags);
+            });
+            result
+        })
     }
 
-    ov_closefrom(first: c_int) -> () {
+    ov_closefrom(first: int) -> () {
         let begin = first.max(0).unsigned_abs();
         carry::close_range(begin, u32::MAX);
         light::closes_range(begin, u32::MAX);
@@ -232,7 +209,7 @@ functions! {
         call.after(call_effects::PriorState::default(), 0);
     }
 
-    ov_dup(fd: c_int) -> c_int {
+    ov_dup(fd: int) -> c_int {
         if is_own(fd) {
             return nothing_there();
         }
@@ -243,7 +220,7 @@ functions! {
         new
     }
 
-    ov_dup2(from: c_int, to: c_int) -> c_int {
+    ov_dup2(from: int, to: int) -> c_int {
         if makes_way(from, to) {
             return nothing_there();
         }
@@ -252,7 +229,7 @@ functions! {
         })
     }
 
-    ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    ov_dup3(from: int, to: int, flags: int) -> c_int {
         if flags & !libc::O_CLOEXEC != 0 && light::is_on() {
             // The kernel refuses it, and closes nothing.
             return next_library::dup3(from, to, flags);
@@ -265,12 +242,11 @@ functions! {
         })
     }
 
-    ov_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int
-        [given: UserCommand<'_> = (command, argument)]
-    {
+    ov_fcntl(fd: int, given: command) -> c_int {
         if is_own(fd) {
             return nothing_there();
         }
+        let (command, argument) = (given.command(), given.argument());
         let is_duplicate = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
         if let Some(at) = light::token_of(fd)
             && !is_duplicate
@@ -295,12 +271,11 @@ functions! {
         result
     }
 
-    ov_ioctl(fd: c_int, request: u64, argument: usize) -> c_int
-        [given: UserRequest<'_> = (request, argument)]
-    {
+    ov_ioctl(fd: int, given: request) -> c_int {
         if let Some(at) = light::token_of(fd) {
             return light::request(fd, at, given);
         }
+        let request = given.request();
         if call_effects::SIGNAL_REQUESTS.contains(&request) {
             light::is_unlike(fd);
             carry::leave(fd);
@@ -317,22 +292,15 @@ functions! {
         result
     }
 
-    ov_epoll_create(size: c_int) -> c_int {
+    ov_epoll_create(size: int) -> c_int {
         watched(Call::Made(Kind::Set), || next_library::epoll_create(size))
     }
 
-    ov_epoll_create1(flags: c_int) -> c_int {
+    ov_epoll_create1(flags: int) -> c_int {
         watched(Call::Made(Kind::Set), || next_library::epoll_create1(flags))
     }
 
-    ov_epoll_ctl(
-        set: c_int,
-        operation: c_int,
-        fd: c_int,
-        event: *mut libc::epoll_event
-    ) -> c_int
-        [event: UserPtrMut<'_, libc::epoll_event> = (event)]
-    {
+    ov_epoll_ctl(set: int, operation: int, fd: int, event: event) -> c_int {
         if let Some(result) = light::change_set(set, operation, fd, event.as_const()) {
             return result;
         }
@@ -352,25 +320,25 @@ functions! {
     }
 }
 
-/// Closes a range of descriptors, but for our own.
-pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
-        carry::close_range(first, last);
-        light::closes_range(first, last);
-    } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-        carry::stop();
+/// Makes a process that has a copy of everything.
+fn fork(native: impl FnOnce() -> c_int) -> c_int {
+    light::forks();
+    let forking = carry::before_fork();
+    let child = native();
+    carry::after_fork(forking, child, own_descriptors());
+    if child == 0 {
+        // It begins anew, and gives back what it has copies of.
+        _ = light::is_on();
     }
-    let call = Call::CloseRange { first, last, flags };
-    if !library_fds::is_among(first, last) || !vfork_check::is_this_process() {
-        return watched(call, || next_library::close_range(first, last, flags));
-    }
-    watched(call, || {
-        let mut result = 0;
-        library_fds::between(first, last, |first, last| {
-            result |= next_library::close_range(first, last, flags);
-        });
-        result
-    })
+    child
+}
+
+/// What `socket` makes of its arguments.
+fn kind(family: c_int, of: c_int, protocol: c_int) -> Kind {
+    let is_stream = matches!(family, libc::AF_INET | libc::AF_INET6)
+        && of & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+        && matches!(protocol, libc::IPPROTO_IP | libc::IPPROTO_TCP);
+    if is_stream { Kind::Fresh } else { Kind::Other }
 }
 
 /// Accepts where light connections come to, or the kernel's.
@@ -409,7 +377,7 @@ fn is_open(fd: c_int) -> bool {
 
 /// Before something is put at a descriptor: what is ours there goes elsewhere. True if what is to
 /// be put there is nothing for the program.
-pub(crate) fn makes_way(from: c_int, to: c_int) -> bool {
+fn makes_way(from: c_int, to: c_int) -> bool {
     if is_own(from) {
         return true;
     }

@@ -20,30 +20,23 @@ use crate::readiness::{self, epoll};
 use crate::transport_choice;
 use crate::tsc_clock;
 use crate::user_memory::{
-    Length, UserBuffer, UserFdSets, UserMessage, UserMessageMut, UserMessages, UserPart, UserPtr,
-    UserPtrMut, UserSlice, UserSliceMut,
+    Length, UserBuffer, UserMessage, UserMessageMut, UserPart, UserPtr, UserSlice, UserSliceMut,
 };
 
 /// The kernel looks at no more messages of one call (sendmmsg(2)).
 const MESSAGES: usize = 1024;
 
 functions! {
-    ov_read(fd: c_int, bytes: *mut u8, length: usize) -> isize
-        [bytes: UserSliceMut<'_, u8> = (bytes, length)]
-    {
+    ov_read(fd: int, bytes: room) -> isize {
         read(fd, bytes)
     }
 
-    ov_read_chk(fd: c_int, bytes: *mut u8, length: usize, room: usize) -> isize
-        [bytes: UserSliceMut<'_, u8> = (bytes, length)]
-    {
+    ov_read_chk(fd: int, bytes: room, room: usize) -> isize {
         // The program is ended for that.
-        if length > room { next_library::read_chk(fd, bytes, room) } else { read(fd, bytes) }
+        if bytes.len() > room { next_library::read_chk(fd, bytes, room) } else { read(fd, bytes) }
     }
 
-    ov_readv(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
-        [parts: UserSlice<'_, UserPart<'_>> = (parts, count)]
-    {
+    ov_readv(fd: int, parts: parts) -> isize {
         if !parts.is_readable(IOV_MAX) {
             return unreadable(fd, || next_library::readv(fd, parts));
         }
@@ -53,79 +46,37 @@ functions! {
         transport_choice::receive(fd, || Parts::of(parts), 0, || next_library::readv(fd, parts))
     }
 
-    ov_recv(fd: c_int, bytes: *mut u8, length: usize, flags: c_int) -> isize
-        [bytes: UserSliceMut<'_, u8> = (bytes, length)]
-    {
+    ov_recv(fd: int, bytes: room, flags: int) -> isize {
         recv(fd, bytes, flags)
     }
 
-    ov_recv_chk(fd: c_int, bytes: *mut u8, length: usize, room: usize, flags: c_int) -> isize
-        [bytes: UserSliceMut<'_, u8> = (bytes, length)]
-    {
+    ov_recv_chk(fd: int, bytes: room, room: usize, flags: int) -> isize {
         // As above.
-        if length > room {
+        if bytes.len() > room {
             next_library::recv_chk(fd, bytes, room, flags)
         } else {
             recv(fd, bytes, flags)
         }
     }
 
-    ov_recvfrom(
-        fd: c_int,
-        bytes: *mut u8,
-        length: usize,
-        flags: c_int,
-        address: *mut u8,
-        address_length: *mut u32
-    ) -> isize
-        [
-            bytes: UserSliceMut<'_, u8> = (bytes, length),
-            from: UserBuffer<'_> = (address, address_length)
-        ]
-    {
+    ov_recvfrom(fd: int, bytes: room, flags: int, from: buffer) -> isize {
         recvfrom(fd, bytes, flags, from)
     }
 
-    ov_recvfrom_chk(
-        fd: c_int,
-        bytes: *mut u8,
-        length: usize,
-        room: usize,
-        flags: c_int,
-        address: *mut u8,
-        address_length: *mut u32
-    ) -> isize
-        [
-            bytes: UserSliceMut<'_, u8> = (bytes, length),
-            from: UserBuffer<'_> = (address, address_length)
-        ]
-    {
+    ov_recvfrom_chk(fd: int, bytes: room, room: usize, flags: int, from: buffer) -> isize {
         // As above.
-        if length > room {
+        if bytes.len() > room {
             next_library::recvfrom_chk(fd, bytes, room, flags, from)
         } else {
             recvfrom(fd, bytes, flags, from)
         }
     }
 
-    ov_recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize
-        [message: UserMessageMut<'_> = (message)]
-    {
+    ov_recvmsg(fd: int, message: message_mut, flags: int) -> isize {
         recvmsg(fd, message, flags)
     }
 
-    ov_recvmmsg(
-        fd: c_int,
-        messages: *mut libc::mmsghdr,
-        count: u32,
-        flags: c_int,
-        timeout: *mut libc::timespec
-    ) -> c_int
-        [
-            messages: UserMessages<'_> = (messages, count),
-            timeout: UserPtrMut<'_, libc::timespec> = (timeout)
-        ]
-    {
+    ov_recvmmsg(fd: int, messages: messages, flags: int, timeout: time_mut) -> c_int {
         if !messages.is_readable(MESSAGES) {
             return unreadable(fd, || next_library::recvmmsg(fd, messages, flags, timeout) as isize)
                 as c_int;
@@ -141,9 +92,7 @@ functions! {
         watched(call, || next_library::recvmmsg(fd, messages, flags, timeout))
     }
 
-    ov_write(fd: c_int, bytes: *const u8, length: usize) -> isize
-        [bytes: UserSlice<'_, u8> = (bytes, length)]
-    {
+    ov_write(fd: int, bytes: bytes) -> isize {
         if let Some(sent) = send_whole(fd, bytes, 0) {
             return sent;
         }
@@ -151,9 +100,7 @@ functions! {
         transport_choice::send(fd, || Parts::new(&parts), 0, || next_library::write(fd, bytes))
     }
 
-    ov_writev(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
-        [parts: UserSlice<'_, UserPart<'_>> = (parts, count)]
-    {
+    ov_writev(fd: int, parts: parts) -> isize {
         if !parts.is_readable(IOV_MAX) {
             return unreadable(fd, || next_library::writev(fd, parts));
         }
@@ -163,9 +110,7 @@ functions! {
         transport_choice::send(fd, || Parts::of(parts), 0, || next_library::writev(fd, parts))
     }
 
-    ov_send(fd: c_int, bytes: *const u8, length: usize, flags: c_int) -> isize
-        [bytes: UserSlice<'_, u8> = (bytes, length)]
-    {
+    ov_send(fd: int, bytes: bytes, flags: int) -> isize {
         if let Some(sent) = send_whole(fd, bytes, flags) {
             return sent;
         }
@@ -176,26 +121,14 @@ functions! {
         flagged(fd, flags, sent)
     }
 
-    ov_sendto(
-        fd: c_int,
-        bytes: *const u8,
-        length: usize,
-        flags: c_int,
-        address: *const u8,
-        address_length: u32
-    ) -> isize
-        [
-            bytes: UserSlice<'_, u8> = (bytes, length),
-            to: UserSlice<'_, u8> = (address, address_length)
-        ]
-    {
-        if address.is_null()
+    ov_sendto(fd: int, bytes: bytes, flags: int, to: value) -> isize {
+        if to.is_null()
             && let Some(sent) = send_whole(fd, bytes, flags)
         {
             return sent;
         }
         let parts = [UserPart::of(bytes)];
-        let is_plain = to.is_null() || is_no_matter(address_length);
+        let is_plain = to.is_null() || is_no_matter(to.len() as u32);
         let parts = || if is_plain { Parts::new(&parts) } else { None };
         let sent = transport_choice::send(fd, parts, flags, || {
             next_library::sendto(fd, bytes, flags, to)
@@ -203,15 +136,11 @@ functions! {
         flagged(fd, flags, sent)
     }
 
-    ov_sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize
-        [message: UserMessage<'_> = (message)]
-    {
+    ov_sendmsg(fd: int, message: message, flags: int) -> isize {
         sendmsg(fd, message, flags)
     }
 
-    ov_sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int) -> c_int
-        [messages: UserMessages<'_> = (messages, count)]
-    {
+    ov_sendmmsg(fd: int, messages: messages, flags: int) -> c_int {
         if !messages.is_readable(MESSAGES) {
             return unreadable(fd, || next_library::sendmmsg(fd, messages, flags) as isize) as c_int;
         }
@@ -230,15 +159,7 @@ functions! {
         watched(call, || next_library::sendmmsg(fd, messages, flags))
     }
 
-    ov_getsockopt(
-        fd: c_int,
-        level: c_int,
-        name: c_int,
-        value: *mut u8,
-        length: *mut u32
-    ) -> c_int
-        [value: UserBuffer<'_> = (value, length)]
-    {
+    ov_getsockopt(fd: int, level: int, name: int, value: buffer) -> c_int {
         if let Some(at) = light::token_of(fd) {
             return light::get(at, (level, name), value);
         }
@@ -255,15 +176,11 @@ functions! {
         result
     }
 
-    ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int
-        [all: UserSliceMut<'_, libc::pollfd> = (all, count)]
-    {
+    ov_poll(all: pollfds, timeout: int) -> c_int {
         poll(all, timeout)
     }
 
-    ov_poll_chk(all: *mut libc::pollfd, count: u64, timeout: c_int, room: usize) -> c_int
-        [all: UserSliceMut<'_, libc::pollfd> = (all, count)]
-    {
+    ov_poll_chk(all: pollfds, timeout: int, room: usize) -> c_int {
         // The program is ended for that.
         match is_longer(all, room) {
             true => next_library::poll_chk(all, timeout, room),
@@ -271,34 +188,11 @@ functions! {
         }
     }
 
-    ov_ppoll(
-        all: *mut libc::pollfd,
-        count: u64,
-        timeout: *const libc::timespec,
-        mask: *const libc::sigset_t
-    ) -> c_int
-        [
-            all: UserSliceMut<'_, libc::pollfd> = (all, count),
-            timeout: UserPtr<'_, libc::timespec> = (timeout),
-            mask: UserPtr<'_, libc::sigset_t> = (mask)
-        ]
-    {
+    ov_ppoll(all: pollfds, timeout: time, mask: mask) -> c_int {
         ppoll(all, timeout, mask)
     }
 
-    ov_ppoll_chk(
-        all: *mut libc::pollfd,
-        count: u64,
-        timeout: *const libc::timespec,
-        mask: *const libc::sigset_t,
-        room: usize
-    ) -> c_int
-        [
-            all: UserSliceMut<'_, libc::pollfd> = (all, count),
-            timeout: UserPtr<'_, libc::timespec> = (timeout),
-            mask: UserPtr<'_, libc::sigset_t> = (mask)
-        ]
-    {
+    ov_ppoll_chk(all: pollfds, timeout: time, mask: mask, room: usize) -> c_int {
         // As above.
         if is_longer(all, room) {
             next_library::ppoll_chk(all, timeout, mask, room)
@@ -307,66 +201,24 @@ functions! {
         }
     }
 
-    ov_select(
-        end: c_int,
-        read: *mut libc::fd_set,
-        write: *mut libc::fd_set,
-        except: *mut libc::fd_set,
-        timeout: *mut libc::timeval
-    ) -> c_int
-        [
-            sets: UserFdSets<'_> = (end, read, write, except),
-            timeout: UserPtrMut<'_, libc::timeval> = (timeout)
-        ]
-    {
+    ov_select(sets: sets, timeout: timeval) -> c_int {
         let wait = || tsc_clock::timeout_of_timeval(timeout.as_const());
         select(sets, wait, Some(timeout), UserPtr::NULL, || next_library::select(sets, timeout))
     }
 
-    ov_pselect(
-        end: c_int,
-        read: *mut libc::fd_set,
-        write: *mut libc::fd_set,
-        except: *mut libc::fd_set,
-        timeout: *const libc::timespec,
-        mask: *const libc::sigset_t
-    ) -> c_int
-        [
-            sets: UserFdSets<'_> = (end, read, write, except),
-            timeout: UserPtr<'_, libc::timespec> = (timeout),
-            mask: UserPtr<'_, libc::sigset_t> = (mask)
-        ]
-    {
+    ov_pselect(sets: sets, timeout: time, mask: mask) -> c_int {
         let wait = || tsc_clock::timeout_of(timeout);
         select(sets, wait, None, mask, || next_library::pselect(sets, timeout, mask))
     }
 
-    ov_epoll_wait(
-        set: c_int,
-        events: *mut libc::epoll_event,
-        most: c_int,
-        timeout: c_int
-    ) -> c_int
-        [events: UserSliceMut<'_, libc::epoll_event> = (events, most)]
-    {
+    ov_epoll_wait(set: int, events: events, timeout: int) -> c_int {
         let how = (Some(Timeout::of_milliseconds(timeout)), UserPtr::NULL);
         epoll::wait(set, events, how, |events, limit| {
             next_library::epoll_wait(set, events, limit.map_or(timeout, Timeout::milliseconds))
         })
     }
 
-    ov_epoll_pwait(
-        set: c_int,
-        events: *mut libc::epoll_event,
-        most: c_int,
-        timeout: c_int,
-        mask: *const libc::sigset_t
-    ) -> c_int
-        [
-            events: UserSliceMut<'_, libc::epoll_event> = (events, most),
-            mask: UserPtr<'_, libc::sigset_t> = (mask)
-        ]
-    {
+    ov_epoll_pwait(set: int, events: events, timeout: int, mask: mask) -> c_int {
         let how = (Some(Timeout::of_milliseconds(timeout)), mask);
         epoll::wait(set, events, how, |events, limit| {
             let timeout = limit.map_or(timeout, Timeout::milliseconds);
@@ -374,19 +226,7 @@ functions! {
         })
     }
 
-    ov_epoll_pwait2(
-        set: c_int,
-        events: *mut libc::epoll_event,
-        most: c_int,
-        timeout: *const libc::timespec,
-        mask: *const libc::sigset_t
-    ) -> c_int
-        [
-            events: UserSliceMut<'_, libc::epoll_event> = (events, most),
-            timeout: UserPtr<'_, libc::timespec> = (timeout),
-            mask: UserPtr<'_, libc::sigset_t> = (mask)
-        ]
-    {
+    ov_epoll_pwait2(set: int, events: events, timeout: time, mask: mask) -> c_int {
         // What is no set is refused, whatever the limit says, which may be no address.
         let is_set = descriptor_tables::look(set).kind() == Kind::Set;
         let how = (if is_set { tsc_clock::timeout_of(timeout) } else { None }, mask);

@@ -13,11 +13,11 @@
 //!   [`call_observers`] with the arguments first. `choose` is `syscall`, see `syscall_hook`. Those
 //!   of `watch` are [`descriptor_hooks`], or [`io_hooks`] if they move bytes or wait for them.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
-//!   `readiness` asks all of them for calls that wait for several descriptors, by `transport`, and
+//!   `readiness` asks all of them for calls that wait for several descriptors, and
 //!   `look_history` remembers whether looking before a sleep paid off; `lifecycle` starts and ends
 //!   both, `usage_report` counts what they moved.
-//! * `call_effects` records what a call does to descriptors, before and after it. For calls by
-//!   `syscall()`, `syscall_effects` does that, and `syscall_hook` gives them to the hooks.
+//! * `call_effects` records what a call does to descriptors, before and after it. `syscall_hook`
+//!   gives calls by `syscall()` to the hooks; `hook_macros` says which arguments hooks have.
 //! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
 //! * `memory_owner` tells this process from a child of `vfork`, which runs in the same memory.
 //! * `fork_refcount` counts the processes that share a socket by `fork`, in `count_slots`;
@@ -57,6 +57,7 @@ mod introspection;
 pub mod io_hooks;
 mod iovecs;
 mod kernel_poll;
+mod kernel_socket;
 mod library_fds;
 mod light;
 mod mapped_memory;
@@ -71,14 +72,12 @@ mod socket_marks;
 mod spin_history;
 pub mod start;
 mod symbol_lookup;
-mod syscall_effects;
 pub mod syscall_hook;
 mod syscall_scan;
 mod table_memory;
 #[cfg(test)]
 mod test_entry_points;
 mod text_buffer;
-mod transport;
 mod transport_choice;
 mod transports_lifecycle;
 mod tsc_clock;

@@ -7,20 +7,12 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::user_memory::{
-    UserBuffer, UserCommand, UserFdSets, UserMessage, UserMessageMut, UserMessages, UserPart,
-    UserPtr, UserPtrMut, UserRequest, UserSlice, UserSliceMut, UserSystemCall,
-};
-
-/// Functions from their slots (`symbol_lookup.rs`): what each is given, and how C takes that. They
-/// may be left by `longjmp`, or by cancellation, which unwinds: there is nothing to be cleaned up,
-/// and as the library is built, to abort, no frame of it has anything that unwinding would stop at.
-/// (With `C-unwind` it would abort.)
+/// Functions from their slots (`symbol_lookup.rs`), with what each is given (`hook_macros.rs`).
+/// They may be left by `longjmp`, or by cancellation, which unwinds: there is nothing to be cleaned
+/// up, and as the library is built, to abort, no frame of it has anything that unwinding would stop
+/// at. (With `C-unwind` it would abort.)
 macro_rules! native {
-    ($(
-        $name:ident($($argument:ident: $kind:ty),*) -> $out:ty
-            = $slot:ident($($value:expr => $c:ty),* $(,)?);
-    )*) => {
+    ($($name:ident($($argument:ident: $kind:ident),*) -> $out:ty = $slot:ident;)*) => {
         #[cfg(not(test))]
         unsafe extern "C" {
             $(safe static $slot: AtomicPtr<c_void>;)*
@@ -41,243 +33,112 @@ macro_rules! native {
                 }
             )*
         }
-        $(
-            #[inline(always)]
-            pub(crate) fn $name($($argument: $kind),*) -> $out {
-                type Function = unsafe extern "C" fn($($c),*) -> $out;
-                let function = $slot.load(Ordering::Relaxed);
-                // SAFETY: the slot holds a function of this name, whose arguments are these; one
-                // that takes any number finds them where it looks for them. What they lead to is
-                // there for the call, by their types.
-                unsafe { core::mem::transmute::<*mut c_void, Function>(function)($($value),*) }
-            }
-        )*
+        $(next_function! { [$name $slot () () $out] $($argument: $kind,)* })*
+    };
+}
+
+/// One of them: `given` are its arguments, of which `passed` are made, as C has them.
+macro_rules! next_function {
+    ([$name:ident $slot:ident
+        ($($given:ident: $type:ty,)*) ($($passed:expr => $c:ty,)*) $out:ty]) => {
+        #[inline(always)]
+        #[allow(clippy::ptr_as_ptr, reason = "a count becomes C's, an address stays")]
+        pub(crate) fn $name($($given: $type),*) -> $out {
+            type Function = unsafe extern "C" fn($($c),*) -> $out;
+            let function = $slot.load(Ordering::Relaxed);
+            // SAFETY: the slot holds a function of this name, whose arguments are these; one
+            // that takes any number finds them where it looks for them. What they lead to is
+            // there for the call, by their types.
+            unsafe { core::mem::transmute::<*mut c_void, Function>(function)($($passed as $c),*) }
+        }
+    };
+    ([$($so_far:tt)*] $argument:ident: $kind:ident, $($rest:tt)*) => {
+        arguments! { $kind next_function_with [[$($so_far)*] $argument [$($rest)*]] }
+    };
+}
+
+/// Adds an argument.
+macro_rules! next_function_with {
+    ([[$name:ident $slot:ident ($($given:tt)*) ($($passed:tt)*) $out:ty]
+        $argument:ident [$($rest:tt)*]] $number:ty) => {
+        next_function! {
+            [$name $slot ($($given)* $argument: $number,) ($($passed)* $argument => $number,) $out]
+            $($rest)*
+        }
+    };
+    ([[$name:ident $slot:ident ($($given:tt)*) ($($passed:tt)*) $out:ty]
+        $argument:ident [$($rest:tt)*]] $type:ty: $($part:ident $c:ty),*) => {
+        next_function! {
+            [$name $slot ($($given)* $argument: $type,)
+                ($($passed)* $($argument.$part() => $c,)*) $out] $($rest)*
+        }
     };
 }
 
 native! {
-    read(fd: c_int, bytes: UserSliceMut<'_, u8>) -> isize
-        = ov_next_read(fd => c_int, bytes.as_ptr() => *mut u8, bytes.len() => usize);
-    read_chk(fd: c_int, bytes: UserSliceMut<'_, u8>, room: usize) -> isize
-        = ov_next___read_chk(
-            fd => c_int, bytes.as_ptr() => *mut u8, bytes.len() => usize, room => usize
-        );
-    readv(fd: c_int, parts: UserSlice<'_, UserPart<'_>>) -> isize
-        = ov_next_readv(
-            fd => c_int, parts.as_ptr() => *const UserPart<'_>, int(parts.len()) => c_int
-        );
-    recv(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int) -> isize
-        = ov_next_recv(
-            fd => c_int, bytes.as_ptr() => *mut u8, bytes.len() => usize, flags => c_int
-        );
-    recv_chk(fd: c_int, bytes: UserSliceMut<'_, u8>, room: usize, flags: c_int) -> isize
-        = ov_next___recv_chk(
-            fd => c_int, bytes.as_ptr() => *mut u8, bytes.len() => usize, room => usize,
-            flags => c_int,
-        );
-    recvfrom(
-        fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int, address: UserBuffer<'_>
-    ) -> isize
-        = ov_next_recvfrom(
-            fd => c_int, bytes.as_ptr() => *mut u8, bytes.len() => usize, flags => c_int,
-            address.as_ptrs().0 => *mut u8, address.as_ptrs().1 => *mut u32,
-        );
-    recvfrom_chk(
-        fd: c_int, bytes: UserSliceMut<'_, u8>, room: usize, flags: c_int, address: UserBuffer<'_>
-    ) -> isize
-        = ov_next___recvfrom_chk(
-            fd => c_int, bytes.as_ptr() => *mut u8, bytes.len() => usize, room => usize,
-            flags => c_int, address.as_ptrs().0 => *mut u8, address.as_ptrs().1 => *mut u32,
-        );
-    recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize
-        = ov_next_recvmsg(fd => c_int, message.as_ptr() => *mut libc::msghdr, flags => c_int);
-    recvmmsg(
-        fd: c_int, messages: UserMessages<'_>, flags: c_int,
-        timeout: UserPtrMut<'_, libc::timespec>
-    ) -> c_int
-        = ov_next_recvmmsg(
-            fd => c_int, messages.as_ptr() => *mut libc::mmsghdr, messages.len() as u32 => u32,
-            flags => c_int, timeout.as_ptr() => *mut libc::timespec,
-        );
-    write(fd: c_int, bytes: UserSlice<'_, u8>) -> isize
-        = ov_next_write(fd => c_int, bytes.as_ptr() => *const u8, bytes.len() => usize);
-    writev(fd: c_int, parts: UserSlice<'_, UserPart<'_>>) -> isize
-        = ov_next_writev(
-            fd => c_int, parts.as_ptr() => *const UserPart<'_>, int(parts.len()) => c_int
-        );
-    send(fd: c_int, bytes: UserSlice<'_, u8>, flags: c_int) -> isize
-        = ov_next_send(
-            fd => c_int, bytes.as_ptr() => *const u8, bytes.len() => usize, flags => c_int
-        );
-    sendto(
-        fd: c_int, bytes: UserSlice<'_, u8>, flags: c_int, address: UserSlice<'_, u8>
-    ) -> isize
-        = ov_next_sendto(
-            fd => c_int, bytes.as_ptr() => *const u8, bytes.len() => usize, flags => c_int,
-            address.as_ptr() => *const u8, address.len() as u32 => u32,
-        );
-    sendmsg(fd: c_int, message: UserMessage<'_>, flags: c_int) -> isize
-        = ov_next_sendmsg(fd => c_int, message.as_ptr() => *const libc::msghdr, flags => c_int);
-    sendmmsg(fd: c_int, messages: UserMessages<'_>, flags: c_int) -> c_int
-        = ov_next_sendmmsg(
-            fd => c_int, messages.as_ptr() => *mut libc::mmsghdr, messages.len() as u32 => u32,
-            flags => c_int,
-        );
-    sendfile(to: c_int, from: c_int, offset: UserPtrMut<'_, i64>, count: usize) -> isize
-        = ov_next_sendfile(
-            to => c_int, from => c_int, offset.as_ptr() => *mut i64, count => usize
-        );
-    getsockopt(fd: c_int, level: c_int, name: c_int, value: UserBuffer<'_>) -> c_int
-        = ov_next_getsockopt(
-            fd => c_int, level => c_int, name => c_int, value.as_ptrs().0 => *mut u8,
-            value.as_ptrs().1 => *mut u32,
-        );
-    setsockopt(fd: c_int, level: c_int, name: c_int, value: UserSlice<'_, u8>) -> c_int
-        = ov_next_setsockopt(
-            fd => c_int, level => c_int, name => c_int, value.as_ptr() => *const u8,
-            value.len() as u32 => u32,
-        );
-    getsockname(fd: c_int, address: UserBuffer<'_>) -> c_int
-        = ov_next_getsockname(
-            fd => c_int, address.as_ptrs().0 => *mut u8, address.as_ptrs().1 => *mut u32
-        );
-    getpeername(fd: c_int, address: UserBuffer<'_>) -> c_int
-        = ov_next_getpeername(
-            fd => c_int, address.as_ptrs().0 => *mut u8, address.as_ptrs().1 => *mut u32
-        );
-    poll(all: UserSliceMut<'_, libc::pollfd>, timeout: c_int) -> c_int
-        = ov_next_poll(
-            all.as_ptr() => *mut libc::pollfd, all.len() as u64 => u64, timeout => c_int
-        );
-    poll_chk(all: UserSliceMut<'_, libc::pollfd>, timeout: c_int, room: usize) -> c_int
-        = ov_next___poll_chk(
-            all.as_ptr() => *mut libc::pollfd, all.len() as u64 => u64, timeout => c_int,
-            room => usize,
-        );
-    ppoll(
-        all: UserSliceMut<'_, libc::pollfd>, timeout: UserPtr<'_, libc::timespec>,
-        mask: UserPtr<'_, libc::sigset_t>
-    ) -> c_int
-        = ov_next_ppoll(
-            all.as_ptr() => *mut libc::pollfd, all.len() as u64 => u64,
-            timeout.as_ptr() => *const libc::timespec, mask.as_ptr() => *const libc::sigset_t,
-        );
-    ppoll_chk(
-        all: UserSliceMut<'_, libc::pollfd>, timeout: UserPtr<'_, libc::timespec>,
-        mask: UserPtr<'_, libc::sigset_t>, room: usize
-    ) -> c_int
-        = ov_next___ppoll_chk(
-            all.as_ptr() => *mut libc::pollfd, all.len() as u64 => u64,
-            timeout.as_ptr() => *const libc::timespec, mask.as_ptr() => *const libc::sigset_t,
-            room => usize,
-        );
-    select(sets: UserFdSets<'_>, timeout: UserPtrMut<'_, libc::timeval>) -> c_int
-        = ov_next_select(
-            sets.end() => c_int, sets.as_ptrs()[0] => *mut libc::fd_set,
-            sets.as_ptrs()[1] => *mut libc::fd_set, sets.as_ptrs()[2] => *mut libc::fd_set,
-            timeout.as_ptr() => *mut libc::timeval,
-        );
-    pselect(
-        sets: UserFdSets<'_>, timeout: UserPtr<'_, libc::timespec>,
-        mask: UserPtr<'_, libc::sigset_t>
-    ) -> c_int
-        = ov_next_pselect(
-            sets.end() => c_int, sets.as_ptrs()[0] => *mut libc::fd_set,
-            sets.as_ptrs()[1] => *mut libc::fd_set, sets.as_ptrs()[2] => *mut libc::fd_set,
-            timeout.as_ptr() => *const libc::timespec, mask.as_ptr() => *const libc::sigset_t,
-        );
-    syscall(call: UserSystemCall<'_>) -> i64
-        = ov_next_syscall(
-            call.number() => i64, call.arguments()[0] => usize, call.arguments()[1] => usize,
-            call.arguments()[2] => usize, call.arguments()[3] => usize,
-            call.arguments()[4] => usize, call.arguments()[5] => usize,
-        );
-    fork() -> c_int = ov_next_fork();
-    raw_fork() -> c_int = ov_next__Fork();
-    socket(family: c_int, of: c_int, protocol: c_int) -> c_int
-        = ov_next_socket(family => c_int, of => c_int, protocol => c_int);
-    socketpair(
-        family: c_int, of: c_int, protocol: c_int, pair: UserPtrMut<'_, [c_int; 2]>
-    ) -> c_int
-        = ov_next_socketpair(
-            family => c_int, of => c_int, protocol => c_int, pair.as_ptr() => *mut [c_int; 2]
-        );
-    listen(fd: c_int, backlog: c_int) -> c_int
-        = ov_next_listen(fd => c_int, backlog => c_int);
-    connect(fd: c_int, address: UserSlice<'_, u8>) -> c_int
-        = ov_next_connect(
-            fd => c_int, address.as_ptr() => *const u8, address.len() as u32 => u32
-        );
-    accept(fd: c_int, address: UserBuffer<'_>) -> c_int
-        = ov_next_accept(
-            fd => c_int, address.as_ptrs().0 => *mut u8, address.as_ptrs().1 => *mut u32
-        );
-    accept4(fd: c_int, address: UserBuffer<'_>, flags: c_int) -> c_int
-        = ov_next_accept4(
-            fd => c_int, address.as_ptrs().0 => *mut u8, address.as_ptrs().1 => *mut u32,
-            flags => c_int,
-        );
-    shutdown(fd: c_int, how: c_int) -> c_int
-        = ov_next_shutdown(fd => c_int, how => c_int);
-    close(fd: c_int) -> c_int = ov_next_close(fd => c_int);
-    close_range(first: u32, last: u32, flags: c_int) -> c_int
-        = ov_next_close_range(first => u32, last => u32, flags => c_int);
-    closefrom(first: c_int) -> () = ov_next_closefrom(first => c_int);
-    dup(fd: c_int) -> c_int = ov_next_dup(fd => c_int);
-    dup2(from: c_int, to: c_int) -> c_int = ov_next_dup2(from => c_int, to => c_int);
-    dup3(from: c_int, to: c_int, flags: c_int) -> c_int
-        = ov_next_dup3(from => c_int, to => c_int, flags => c_int);
-    fcntl(fd: c_int, command: UserCommand<'_>) -> c_int
-        = ov_next_fcntl(
-            fd => c_int, command.command() => c_int, command.argument() => usize
-        );
-    ioctl(fd: c_int, request: UserRequest<'_>) -> c_int
-        = ov_next_ioctl(fd => c_int, request.request() => u64, request.argument() => usize);
-    epoll_create(size: c_int) -> c_int = ov_next_epoll_create(size => c_int);
-    epoll_create1(flags: c_int) -> c_int = ov_next_epoll_create1(flags => c_int);
-    epoll_ctl(
-        set: c_int, operation: c_int, fd: c_int, event: UserPtrMut<'_, libc::epoll_event>
-    ) -> c_int
-        = ov_next_epoll_ctl(
-            set => c_int, operation => c_int, fd => c_int,
-            event.as_ptr() => *mut libc::epoll_event,
-        );
-    epoll_wait(set: c_int, events: UserSliceMut<'_, libc::epoll_event>, timeout: c_int) -> c_int
-        = ov_next_epoll_wait(
-            set => c_int, events.as_ptr() => *mut libc::epoll_event,
-            int(events.len()) => c_int, timeout => c_int,
-        );
-    epoll_pwait(
-        set: c_int, events: UserSliceMut<'_, libc::epoll_event>, timeout: c_int,
-        mask: UserPtr<'_, libc::sigset_t>
-    ) -> c_int
-        = ov_next_epoll_pwait(
-            set => c_int, events.as_ptr() => *mut libc::epoll_event,
-            int(events.len()) => c_int, timeout => c_int,
-            mask.as_ptr() => *const libc::sigset_t,
-        );
-    epoll_pwait2(
-        set: c_int, events: UserSliceMut<'_, libc::epoll_event>,
-        timeout: UserPtr<'_, libc::timespec>, mask: UserPtr<'_, libc::sigset_t>
-    ) -> c_int
-        = ov_next_epoll_pwait2(
-            set => c_int, events.as_ptr() => *mut libc::epoll_event,
-            int(events.len()) => c_int, timeout.as_ptr() => *const libc::timespec,
-            mask.as_ptr() => *const libc::sigset_t,
-        );
-}
-
-/// A count of C. What is no count there is more than the kernel takes.
-#[inline(always)]
-fn int(count: usize) -> c_int {
-    c_int::try_from(count).unwrap_or(c_int::MAX)
+    read(fd: int, bytes: room) -> isize = ov_next_read;
+    read_chk(fd: int, bytes: room, room: usize) -> isize = ov_next___read_chk;
+    readv(fd: int, parts: parts) -> isize = ov_next_readv;
+    recv(fd: int, bytes: room, flags: int) -> isize = ov_next_recv;
+    recv_chk(fd: int, bytes: room, room: usize, flags: int) -> isize = ov_next___recv_chk;
+    recvfrom(fd: int, bytes: room, flags: int, address: buffer) -> isize = ov_next_recvfrom;
+    recvfrom_chk(fd: int, bytes: room, room: usize, flags: int, address: buffer) -> isize
+        = ov_next___recvfrom_chk;
+    recvmsg(fd: int, message: message_mut, flags: int) -> isize = ov_next_recvmsg;
+    recvmmsg(fd: int, messages: messages, flags: int, timeout: time_mut) -> c_int
+        = ov_next_recvmmsg;
+    write(fd: int, bytes: bytes) -> isize = ov_next_write;
+    writev(fd: int, parts: parts) -> isize = ov_next_writev;
+    send(fd: int, bytes: bytes, flags: int) -> isize = ov_next_send;
+    sendto(fd: int, bytes: bytes, flags: int, address: value) -> isize = ov_next_sendto;
+    sendmsg(fd: int, message: message, flags: int) -> isize = ov_next_sendmsg;
+    sendmmsg(fd: int, messages: messages, flags: int) -> c_int = ov_next_sendmmsg;
+    sendfile(to: int, from: int, offset: offset, count: usize) -> isize = ov_next_sendfile;
+    getsockopt(fd: int, level: int, name: int, value: buffer) -> c_int = ov_next_getsockopt;
+    setsockopt(fd: int, level: int, name: int, value: value) -> c_int = ov_next_setsockopt;
+    getsockname(fd: int, address: buffer) -> c_int = ov_next_getsockname;
+    getpeername(fd: int, address: buffer) -> c_int = ov_next_getpeername;
+    poll(all: pollfds, timeout: int) -> c_int = ov_next_poll;
+    poll_chk(all: pollfds, timeout: int, room: usize) -> c_int = ov_next___poll_chk;
+    ppoll(all: pollfds, timeout: time, mask: mask) -> c_int = ov_next_ppoll;
+    ppoll_chk(all: pollfds, timeout: time, mask: mask, room: usize) -> c_int = ov_next___ppoll_chk;
+    select(sets: sets, timeout: timeval) -> c_int = ov_next_select;
+    pselect(sets: sets, timeout: time, mask: mask) -> c_int = ov_next_pselect;
+    fork() -> c_int = ov_next_fork;
+    raw_fork() -> c_int = ov_next__Fork;
+    socket(family: int, of: int, protocol: int) -> c_int = ov_next_socket;
+    socketpair(family: int, of: int, protocol: int, pair: pair) -> c_int = ov_next_socketpair;
+    listen(fd: int, backlog: int) -> c_int = ov_next_listen;
+    connect(fd: int, address: value) -> c_int = ov_next_connect;
+    accept(fd: int, address: buffer) -> c_int = ov_next_accept;
+    accept4(fd: int, address: buffer, flags: int) -> c_int = ov_next_accept4;
+    shutdown(fd: int, how: int) -> c_int = ov_next_shutdown;
+    close(fd: int) -> c_int = ov_next_close;
+    close_range(first: u32, last: u32, flags: int) -> c_int = ov_next_close_range;
+    closefrom(first: int) -> () = ov_next_closefrom;
+    dup(fd: int) -> c_int = ov_next_dup;
+    dup2(from: int, to: int) -> c_int = ov_next_dup2;
+    dup3(from: int, to: int, flags: int) -> c_int = ov_next_dup3;
+    fcntl(fd: int, command: command) -> c_int = ov_next_fcntl;
+    ioctl(fd: int, request: request) -> c_int = ov_next_ioctl;
+    epoll_create(size: int) -> c_int = ov_next_epoll_create;
+    epoll_create1(flags: int) -> c_int = ov_next_epoll_create1;
+    epoll_ctl(set: int, operation: int, fd: int, event: event) -> c_int = ov_next_epoll_ctl;
+    epoll_wait(set: int, events: events, timeout: int) -> c_int = ov_next_epoll_wait;
+    epoll_pwait(set: int, events: events, timeout: int, mask: mask) -> c_int = ov_next_epoll_pwait;
+    epoll_pwait2(set: int, events: events, timeout: time, mask: mask) -> c_int
+        = ov_next_epoll_pwait2;
+    syscall(call: system_call) -> i64 = ov_next_syscall;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::errno::errno;
-    use crate::user_memory::CallFrame;
+    use crate::user_memory::{
+        CallFrame, UserBuffer, UserFdSets, UserMessage, UserMessageMut, UserPart, UserPtrMut,
+        UserRequest, UserSlice, UserSliceMut,
+    };
 
     /// A pair of sockets whose ends are closed with the process.
     fn pair() -> [c_int; 2] {

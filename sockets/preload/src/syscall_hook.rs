@@ -1,59 +1,154 @@
 //! Gives calls that a program makes by `syscall()` to the hooks of the same names.
+//!
+//! Programs close (libuv), send many messages (netty) and set up rings that way, and runtimes make
+//! processes.
 
 use core::ffi::c_int;
 
+use omniverb_connection::descriptors::Why;
+
+use crate::call_observers::{
+    keep, ov_look_clone, ov_look_end, ov_look_exec, ov_look_splice, ov_look_unshare, ov_look_vfork,
+};
 use crate::descriptor_hooks::{
-    close_range, is_own, makes_way, nothing_there, ov_accept, ov_accept4, ov_close, ov_connect,
-    ov_dup, ov_dup2, ov_dup3, ov_epoll_ctl, ov_fcntl, ov_getpeername, ov_getsockname, ov_ioctl,
-    ov_listen, ov_sendfile, ov_setsockopt, ov_shutdown,
+    ov_accept, ov_accept4, ov_close, ov_close_range, ov_connect, ov_dup, ov_dup2, ov_dup3,
+    ov_epoll_create, ov_epoll_create1, ov_epoll_ctl, ov_fcntl, ov_getpeername, ov_getsockname,
+    ov_ioctl, ov_listen, ov_sendfile, ov_setsockopt, ov_shutdown, ov_socket, ov_socketpair,
 };
 use crate::errno::fails;
-use crate::hook_macros::watched;
 use crate::io_hooks::{
     ov_epoll_pwait, ov_epoll_pwait2, ov_epoll_wait, ov_getsockopt, ov_poll, ov_ppoll, ov_pselect,
     ov_read, ov_readv, ov_recvfrom, ov_recvmmsg, ov_recvmsg, ov_select, ov_sendmmsg, ov_sendmsg,
     ov_sendto, ov_write, ov_writev,
 };
 use crate::next_library;
-use crate::user_memory::{UserPart, UserPtr, UserSystemCall};
-use crate::{carry, light, syscall_effects};
+use crate::user_memory::{UserPtr, UserSystemCall};
+use crate::{carry, descriptor_tables, fork_refcount, light};
 
-functions! {
-    ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64
-        [given: UserSystemCall<'_> = (number, a, b, c, d, e, f)]
-    {
-        let first = a as c_int;
-        let mut is_counted = false;
-        match number {
-            libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl if is_own(first) => {
-                return i64::from(nothing_there());
-            }
-            libc::SYS_dup2 | libc::SYS_dup3 if makes_way(first, b as c_int) => {
-                return i64::from(nothing_there());
-            }
-            libc::SYS_io_uring_setup if light::is_on() => {
-                return i64::from(fails(libc::ENOSYS));
-            }
-            libc::SYS_close_range => {
-                return i64::from(close_range(a as u32, b as u32, c as c_int));
-            }
-            _ if carry::is_on() || light::is_on() => {
-                if let Some(result) = make_by_name(given) {
-                    return result;
-                }
-                is_counted = syscall_effects::leave(number, a);
-            }
-            _ => {}
+/// Calls, and which hook makes each, with which of its arguments.
+macro_rules! by_name {
+    ([$($each:ident)*] $($number:ident => $hook:ident($($argument:ident),*),)*) => {
+        /// A hook makes the call of this number.
+        fn has_name(number: i64) -> bool {
+            matches!(number, $(libc::$number)|*)
         }
-        let result = match syscall_effects::call(given) {
-            Some(call) => watched(call, || next_library::syscall(given)),
-            None => next_library::syscall(given),
-        };
-        if is_counted {
-            carry::uncount();
+
+        /// Makes a call by its name, if it has one.
+        fn make_by_name(given: UserSystemCall<'_>) -> Option<i64> {
+            let [$($each),*] = given.arguments();
+            // SAFETY: the arguments are what the function of the same name takes.
+            unsafe {
+                Some(match given.number() {
+                    $(libc::$number => $hook($($argument as _),*) as i64,)*
+                    _ => return None,
+                })
+            }
         }
-        result
+    };
+}
+
+by_name! {
+    [a b c d e f]
+    SYS_socket => ov_socket(a, b, c),
+    SYS_socketpair => ov_socketpair(a, b, c, d),
+    SYS_listen => ov_listen(a, b),
+    SYS_connect => ov_connect(a, b, c),
+    SYS_accept => ov_accept(a, b, c),
+    SYS_accept4 => ov_accept4(a, b, c, d),
+    SYS_shutdown => ov_shutdown(a, b),
+    SYS_setsockopt => ov_setsockopt(a, b, c, d, e),
+    SYS_getsockopt => ov_getsockopt(a, b, c, d, e),
+    SYS_getsockname => ov_getsockname(a, b, c),
+    SYS_getpeername => ov_getpeername(a, b, c),
+    SYS_close => ov_close(a),
+    SYS_close_range => ov_close_range(a, b, c),
+    SYS_dup => ov_dup(a),
+    SYS_dup2 => ov_dup2(a, b),
+    SYS_dup3 => ov_dup3(a, b, c),
+    SYS_fcntl => ov_fcntl(a, b, c),
+    SYS_ioctl => ov_ioctl(a, b, c),
+    SYS_read => ov_read(a, b, c),
+    SYS_write => ov_write(a, b, c),
+    SYS_readv => ov_readv(a, b, c),
+    SYS_writev => ov_writev(a, b, c),
+    SYS_sendto => ov_sendto(a, b, c, d, e, f),
+    SYS_recvfrom => ov_recvfrom(a, b, c, d, e, f),
+    SYS_sendmsg => ov_sendmsg(a, b, c),
+    SYS_recvmsg => ov_recvmsg(a, b, c),
+    SYS_sendmmsg => ov_sendmmsg(a, b, c, d),
+    SYS_recvmmsg => ov_recvmmsg(a, b, c, d, e),
+    SYS_sendfile => ov_sendfile(a, b, c, d),
+    SYS_poll => ov_poll(a, b, c),
+    SYS_ppoll => ov_ppoll(a, b, c, d),
+    SYS_select => ov_select(a, b, c, d, e),
+    SYS_pselect6 => pselect(a, b, c, d, e, f),
+    SYS_epoll_create => ov_epoll_create(a),
+    SYS_epoll_create1 => ov_epoll_create1(a),
+    SYS_epoll_ctl => ov_epoll_ctl(a, b, c, d),
+    SYS_epoll_wait => ov_epoll_wait(a, b, c, d),
+    SYS_epoll_pwait => ov_epoll_pwait(a, b, c, d, e),
+    SYS_epoll_pwait2 => ov_epoll_pwait2(a, b, c, d, e),
+}
+
+/// `pselect6`, whose last argument leads to the mask and its size.
+///
+/// # Safety
+/// As of the call.
+unsafe fn pselect(
+    end: usize,
+    read: usize,
+    write: usize,
+    except: usize,
+    time: usize,
+    mask: usize,
+) -> c_int {
+    let sets = [read, write, except].map(|set| set as *mut libc::fd_set);
+    // SAFETY: as the caller says; that it can be read was asked.
+    unsafe {
+        let mask = (mask as *const *const libc::sigset_t).as_ref();
+        let mask = mask.copied().unwrap_or(core::ptr::null());
+        ov_pselect(end as c_int, sets[0], sets[1], sets[2], time as *const libc::timespec, mask)
     }
+}
+
+/// Whether a hook makes a call. What makes processes, or rings, is noted at once: that call must be
+/// made from where the program made it.
+fn is_watched(number: i64, first: usize, second: usize) -> bool {
+    match number {
+        libc::SYS_fork => carry::before_unseen_fork(),
+        libc::SYS_vfork => ov_look_vfork(),
+        libc::SYS_clone => ov_look_clone(core::ptr::null(), core::ptr::null(), first as c_int),
+        libc::SYS_clone3 => {
+            if let Some(flags) = clone3_flags(first, second) {
+                ov_look_clone(core::ptr::null(), core::ptr::null(), flags);
+            }
+        }
+        libc::SYS_execve | libc::SYS_execveat => ov_look_exec(),
+        libc::SYS_exit_group => ov_look_end(),
+        // Rings are refused, as container runtimes do: what they would do to a light connection is
+        // not seen.
+        libc::SYS_io_uring_setup if light::is_on() => return true,
+        // A ring may have come from another process.
+        libc::SYS_io_uring_setup | libc::SYS_io_uring_enter => {
+            carry::leave_all();
+            descriptor_tables::has_rings_now();
+            fork_refcount::mark_all_escaped();
+        }
+        libc::SYS_seccomp => carry::stop(),
+        libc::SYS_unshare => ov_look_unshare(first as c_int),
+        // What has no offset is read and written, too.
+        libc::SYS_preadv2 | libc::SYS_pwritev2 => keep(first as c_int, Why::Spliced),
+        libc::SYS_splice => return true,
+        _ => return has_name(number),
+    }
+    false
+}
+
+/// What `clone3` is asked for, as far as it is about what is shared.
+fn clone3_flags(arguments: usize, bytes: usize) -> Option<c_int> {
+    let is_there = arguments != 0 && bytes >= size_of::<u64>();
+    // SAFETY: the kernel would read it as well.
+    is_there.then(|| unsafe { (arguments as *const u64).read_unaligned() } as c_int)
 }
 
 /// A time, or where the mask is, that cannot be read: the kernel says so, where functions of the C
@@ -72,90 +167,23 @@ fn names_unreadable(given: UserSystemCall<'_>) -> bool {
     }
 }
 
-/// Calls by number that are made by their own names where sockets are carried; where connections
-/// may be light, of which the kernel has nothing, all that can be about one.
-fn make_by_name(given: UserSystemCall<'_>) -> Option<i64> {
-    let [a, b, c, d, e, f] = given.arguments();
-    let (first, flags) = (a as c_int, d as c_int);
-    // SAFETY: the arguments are what the function of the same name takes.
-    unsafe {
-        Some(match given.number() {
-            libc::SYS_close => i64::from(ov_close(first)),
-            libc::SYS_dup => i64::from(ov_dup(first)),
-            libc::SYS_dup2 => i64::from(ov_dup2(first, b as c_int)),
-            libc::SYS_dup3 => i64::from(ov_dup3(first, b as c_int, c as c_int)),
-            libc::SYS_fcntl => i64::from(ov_fcntl(first, b as c_int, c)),
-            libc::SYS_ioctl => i64::from(ov_ioctl(first, b as u64, c)),
-            libc::SYS_shutdown => i64::from(ov_shutdown(first, b as c_int)),
-            libc::SYS_epoll_ctl => {
-                let event = d as *mut libc::epoll_event;
-                i64::from(ov_epoll_ctl(first, b as c_int, c as c_int, event))
+/// `syscall`: 1 if it is a call that another function of ours makes.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_choose_syscall(fd: i64, first: usize, second: usize) -> c_int {
+    c_int::from(is_watched(fd, first, second))
+}
+
+functions! {
+    ov_syscall(given: system_call) -> i64 {
+        match given.number() {
+            libc::SYS_io_uring_setup => fails(libc::ENOSYS).into(),
+            libc::SYS_splice => {
+                let [from, _, to, ..] = given.arguments();
+                ov_look_splice(from as c_int, core::ptr::null(), to as c_int);
+                next_library::syscall(given)
             }
-            libc::SYS_sendmsg => ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64,
-            libc::SYS_recvmsg => ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64,
-            _ if !light::is_on() || names_unreadable(given) => return None,
-            libc::SYS_read => ov_read(first, b as *mut u8, c) as i64,
-            libc::SYS_write => ov_write(first, b as *const u8, c) as i64,
-            libc::SYS_readv => ov_readv(first, b as *const UserPart<'_>, c as c_int) as i64,
-            libc::SYS_writev => ov_writev(first, b as *const UserPart<'_>, c as c_int) as i64,
-            libc::SYS_sendto => {
-                ov_sendto(first, b as *const u8, c, flags, e as *const u8, f as u32) as i64
-            }
-            libc::SYS_recvfrom => {
-                let address = e as *mut u8;
-                ov_recvfrom(first, b as *mut u8, c, flags, address, f as *mut u32) as i64
-            }
-            libc::SYS_sendmmsg => {
-                i64::from(ov_sendmmsg(first, b as *mut libc::mmsghdr, c as u32, flags))
-            }
-            libc::SYS_recvmmsg => {
-                let limit = e as *mut libc::timespec;
-                i64::from(ov_recvmmsg(first, b as *mut libc::mmsghdr, c as u32, flags, limit))
-            }
-            libc::SYS_connect => i64::from(ov_connect(first, b as *const u8, c as u32)),
-            libc::SYS_accept => i64::from(ov_accept(first, b as *mut u8, c as *mut u32)),
-            libc::SYS_accept4 => i64::from(ov_accept4(first, b as *mut u8, c as *mut u32, flags)),
-            libc::SYS_listen => i64::from(ov_listen(first, b as c_int)),
-            libc::SYS_setsockopt => {
-                let value = d as *const u8;
-                i64::from(ov_setsockopt(first, b as c_int, c as c_int, value, e as u32))
-            }
-            libc::SYS_getsockopt => {
-                let (value, length) = (d as *mut u8, e as *mut u32);
-                i64::from(ov_getsockopt(first, b as c_int, c as c_int, value, length))
-            }
-            libc::SYS_getsockname => i64::from(ov_getsockname(first, b as *mut u8, c as *mut u32)),
-            libc::SYS_getpeername => i64::from(ov_getpeername(first, b as *mut u8, c as *mut u32)),
-            libc::SYS_sendfile => ov_sendfile(first, b as c_int, c as *mut i64, d) as i64,
-            libc::SYS_poll => i64::from(ov_poll(a as *mut libc::pollfd, b as u64, c as c_int)),
-            libc::SYS_ppoll => {
-                let (limit, mask) = (c as *const libc::timespec, d as *const libc::sigset_t);
-                i64::from(ov_ppoll(a as *mut libc::pollfd, b as u64, limit, mask))
-            }
-            libc::SYS_select => {
-                let [read, write, except] = [b, c, d].map(|set| set as *mut libc::fd_set);
-                i64::from(ov_select(first, read, write, except, e as *mut libc::timeval))
-            }
-            libc::SYS_pselect6 => {
-                let [read, write, except] = [b, c, d].map(|set| set as *mut libc::fd_set);
-                let mask = (f as *const *const libc::sigset_t).as_ref();
-                let mask = mask.copied().unwrap_or(core::ptr::null());
-                let limit = e as *const libc::timespec;
-                i64::from(ov_pselect(first, read, write, except, limit, mask))
-            }
-            libc::SYS_epoll_wait => {
-                i64::from(ov_epoll_wait(first, b as *mut libc::epoll_event, c as c_int, flags))
-            }
-            libc::SYS_epoll_pwait => {
-                let (events, mask) = (b as *mut libc::epoll_event, e as *const libc::sigset_t);
-                i64::from(ov_epoll_pwait(first, events, c as c_int, flags, mask))
-            }
-            libc::SYS_epoll_pwait2 => {
-                let (events, mask) = (b as *mut libc::epoll_event, e as *const libc::sigset_t);
-                let limit = d as *const libc::timespec;
-                i64::from(ov_epoll_pwait2(first, events, c as c_int, limit, mask))
-            }
-            _ => return None,
-        })
+            _ if names_unreadable(given) => next_library::syscall(given),
+            _ => make_by_name(given).unwrap_or_else(|| next_library::syscall(given)),
+        }
     }
 }

@@ -3,9 +3,11 @@
 use core::ffi::c_int;
 
 use omniverb_formats::Direction;
+use rustix::net::sockopt::Timeout;
 
 use super::links::{Link, Memory};
-use super::{cpu_contention, kernel_socket, yield_cpu};
+use super::{cpu_contention, yield_cpu};
+use crate::kernel_socket;
 use crate::tsc_clock;
 
 /// Budget: how long a call that must not wait looks for room in the ring, all in all. A reader that
@@ -27,7 +29,7 @@ const LOOKS_AWAKE: u32 = 20;
 
 /// How long the program lets a call wait that sends, as the processor counts: rather less.
 pub(super) fn limit(fd: c_int) -> u64 {
-    let milliseconds = kernel_socket::send_limit(fd).map_or(u64::MAX, u64::from);
+    let milliseconds = kernel_socket::limit(fd, Timeout::Send).map_or(u64::MAX, u64::from);
     milliseconds.saturating_mul(tsc_clock::SECOND >> 12)
 }
 

@@ -24,8 +24,9 @@ use rustix::net::{
 
 use super::links::{Flag, Link};
 use super::map_sealed_memfd::map;
-use super::{connection_watch, ended_links, kernel_socket, links};
+use super::{connection_watch, ended_links, links};
 use crate::borrowed_fd::borrow;
+use crate::kernel_socket;
 use crate::mapped_memory::{WipedPage, Zeros};
 use crate::shared_memory::Memory;
 use crate::tsc_clock;

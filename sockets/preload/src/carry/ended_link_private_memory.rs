@@ -17,8 +17,9 @@ use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Memory};
-use super::{kernel_socket, published_bytes, receive_queue};
+use super::{published_bytes, receive_queue};
 use crate::errno::keeping_errno;
+use crate::kernel_socket;
 
 /// Why a link is over.
 #[derive(Clone, Copy, PartialEq, Eq)]

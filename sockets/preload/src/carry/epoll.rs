@@ -27,9 +27,10 @@ use super::links::{self, Flag, Link};
 use super::reader_polling::Unread;
 use super::{
     broker_dispatch, ended_link_private_memory, epoll_polling_flags, kernel_fallback,
-    kernel_socket, published_bytes, reader_polling, receive_queue, wake_latency,
+    published_bytes, reader_polling, receive_queue, wake_latency,
 };
 use crate::descriptor_tables::{self, DESCRIPTORS};
+use crate::kernel_socket;
 use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};

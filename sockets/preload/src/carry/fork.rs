@@ -12,10 +12,11 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use super::kernel_fallback::Sharing;
 use super::{
     broker, broker_dispatch, connection_watch, ended_link_private_memory, forgotten_links,
-    kernel_fallback, kernel_socket, links, offers, reattach, unread_links, writer_lock,
+    kernel_fallback, links, offers, reattach, unread_links, writer_lock,
 };
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount::{self, Fork};
+use crate::kernel_socket;
 use crate::{fallback_ledger, library_fds, unlinked_calls};
 
 /// A `fork` that is about to be made.

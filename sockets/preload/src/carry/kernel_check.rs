@@ -12,9 +12,9 @@ use omniverb_formats::link_layout::{CLOSED, SHUT_SEND};
 use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
 
-use super::kernel_socket::{self, Information};
 use super::links::{Flag, Link};
 use super::{connection_watch, published_bytes};
+use crate::kernel_socket::{self, Information};
 use crate::next_library;
 use crate::tsc_clock;
 use crate::user_memory::UserSliceMut;

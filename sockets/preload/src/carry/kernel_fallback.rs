@@ -9,8 +9,9 @@ use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Flag, Link};
 use super::published_bytes::{self, is_same_socket};
-use super::{ended_link_private_memory, forgotten_links, kernel_socket, receive_queue};
+use super::{ended_link_private_memory, forgotten_links, receive_queue};
 use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
+use crate::kernel_socket;
 use crate::{fallback_ledger, fork_refcount, process_count_slots};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still

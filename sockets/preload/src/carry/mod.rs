@@ -19,9 +19,8 @@
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
 //! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`],
-//!   [`maybe_ready`], [`epoll_polling_flags`], [`epoll_events_in_rings`], [`epoll_wakeup`],
-//!   [`link_bitmap`].
-//! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
+//!   [`maybe_ready`], [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
+//! * **The kernel's socket.** [`crate::kernel_socket`] asks it, [`kernel_check`] now and then,
 //!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
 //!   ring's, [`tcp_inq`] tells how many are unread.
 //! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
@@ -49,7 +48,6 @@ mod forgotten_links;
 mod fork;
 mod kernel_check;
 mod kernel_fallback;
-mod kernel_socket;
 mod link_bitmap;
 mod link_messages;
 mod links;
@@ -96,6 +94,7 @@ pub(crate) use send_source::{File, SendfileRequest};
 pub(crate) use tcp_inq::{left_behind, set_inq};
 
 use crate::iovecs::Parts;
+use crate::kernel_socket;
 use crate::process_count_slots::{self, Release};
 use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
@@ -338,28 +337,6 @@ pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
         fence(Ordering::SeqCst);
         kernel_fallback::leave_fd(fd);
     }
-}
-
-/// A call that the library does not see is about to wait in a set.
-pub(crate) fn leave_set_to_kernel(set: c_int) {
-    if is_here() {
-        epoll::leave_to_kernel(set);
-    }
-}
-
-/// Counts a call that the library does not see, during which no links are made. Whether its end is
-/// to be told ([`uncount`]).
-pub(crate) fn count() -> bool {
-    let is_counted = is_here();
-    if is_counted {
-        unlinked_calls::count();
-    }
-    is_counted
-}
-
-/// It is over.
-pub(crate) fn uncount() {
-    unlinked_calls::uncount();
 }
 
 /// Another program is about to be executed in this process: it has those sockets that are not

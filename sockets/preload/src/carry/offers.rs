@@ -14,9 +14,9 @@ use super::epoll_membership::NotJoinable;
 use super::links::{self, Flag, Link};
 use super::{
     admission, broker, broker_dispatch, epoll_membership, forgotten_links, kernel_fallback,
-    kernel_socket,
 };
 use crate::descriptor_tables::{self, DESCRIPTORS};
+use crate::kernel_socket;
 use crate::syscall_scan::Calls;
 use crate::tsc_clock;
 use crate::unlinked_calls::{self, count_one, uncount_one};

@@ -16,12 +16,12 @@ use super::links::{self, Flag, Link};
 use super::offers::{self, LinkLookup};
 use super::reader_polling::Unread;
 use super::{
-    broker_dispatch, epoll, kernel_check, kernel_socket, published_bytes, reader_polling,
-    receive_queue, wake_latency,
+    broker_dispatch, epoll, kernel_check, published_bytes, reader_polling, receive_queue,
+    wake_latency,
 };
 use crate::descriptor_tables::DESCRIPTORS;
+use crate::kernel_socket;
 use crate::mapped_memory::{Mapping, Sharing};
-use crate::transport::Transport;
 use crate::{fork_refcount, tsc_clock, unlinked_calls, vfork_check};
 
 /// Descriptors of a call that are looked through.
@@ -221,10 +221,9 @@ impl PolledLinks {
         self.each(all, |_, link| found |= receive_queue::wait_until_passed(link, began));
         found
     }
-}
 
-impl Transport for PolledLinks {
-    fn is_ready(&mut self, all: &mut [pollfd]) -> bool {
+    /// Some link has something to tell.
+    pub(crate) fn is_ready(&self, all: &mut [pollfd]) -> bool {
         let mut found = false;
         self.each(all, |one, link| {
             found |= one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd)
@@ -233,7 +232,9 @@ impl Transport for PolledLinks {
         found
     }
 
-    fn add(&mut self, all: &mut [pollfd]) -> usize {
+    /// Adds what the links have to what the kernel has said. How many more descriptors have
+    /// something.
+    pub(crate) fn add(&self, all: &mut [pollfd]) -> usize {
         let mut count = 0;
         self.each(all, |one, link| {
             if one.revents & (ENDING | IN) != 0 && published_bytes::has_unread(link) {
@@ -252,13 +253,16 @@ impl Transport for PolledLinks {
         count
     }
 
-    fn arm(&mut self, _: &[pollfd]) {
+    /// The call is about to sleep: what comes from now on wakes it. What has come before is looked
+    /// for after this.
+    pub(crate) fn arm(&mut self) {
         // Memory may still come.
         self.each_held(|_, link| reader_polling::begin_sleep(link));
         self.is_armed = true;
     }
 
-    fn disarm(&mut self) {
+    /// It sleeps no more.
+    pub(crate) fn disarm(&mut self) {
         if core::mem::take(&mut self.is_armed) {
             self.each_held(|_, link| reader_polling::end_sleep(link));
         }

@@ -16,10 +16,11 @@ use omniverb_formats::{Direction, Head};
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
+use super::broker;
 use super::links::{self, Flag, Link, Memory};
 use super::unread_links::{self, is_any};
 use super::writer_lock::{self, lock, unlock};
-use super::{broker, kernel_socket};
+use crate::kernel_socket;
 use crate::tsc_clock;
 use crate::vfork_check;
 

@@ -24,10 +24,11 @@ use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{
-    adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, kernel_socket,
-    published_bytes, send, wake_latency,
+    adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, published_bytes, send,
+    wake_latency,
 };
 use crate::iovecs::Parts;
+use crate::kernel_socket;
 use crate::tsc_clock;
 
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.

@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_connection::time_budget::{TimeBudget, TimeSpent};
 use omniverb_formats::Direction;
 use rustix::event::PollFlags;
+use rustix::net::sockopt::Timeout;
 
-use super::kernel_socket;
 use super::links::{Flag, Link, Memory};
+use crate::kernel_socket;
 use crate::tsc_clock;
 
 /// Budget: how long a call that does not wait looks, awake, while the other end gives the kernel
@@ -109,7 +110,7 @@ pub(super) fn reset_if_missing(link: Link, fd: c_int) -> bool {
     let others = Flag::NeverPolls as u64 | Flag::Shared as u64;
     let shown = link.receiver.shown.get();
     let is_shown = || link.receiver.shown.get() == shown && link.identity.flags.get() & others == 0;
-    if shown == 0 || !is_shown() || kernel_socket::receives_for(fd).is_some() {
+    if shown == 0 || !is_shown() || kernel_socket::limit(fd, Timeout::Recv).is_some() {
         return false;
     }
     let wanted = PollFlags::IN.union(PollFlags::RDHUP);

@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering;
 use omniverb_formats::Direction;
 use omniverb_formats::link_layout::RING;
 use rustix::event::PollFlags;
+use rustix::net::sockopt::Timeout;
 
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::kernel_check::{self, Checked, ENDING};
@@ -19,8 +20,9 @@ use super::published_bytes::{self, is_same_socket, reclaim};
 use super::ring_copy::{self, PIECE, SEND_FLAGS};
 use super::send_source::{File, Source};
 use super::writer_lock::{lock, try_lock, unlock};
-use super::{broker, forgotten_links, kernel_socket, unread_links, wake_latency};
+use super::{broker, forgotten_links, unread_links, wake_latency};
 use crate::iovecs::Parts;
+use crate::kernel_socket;
 use crate::next_library;
 use crate::tsc_clock;
 use crate::user_memory::UserSliceMut;
@@ -280,7 +282,7 @@ fn by_kernel(
         let events = PollFlags::OUT.bits() as i16;
         let mut one = [libc::pollfd { fd, events, revents: 0 }];
         let now = tsc_clock::milliseconds();
-        let limit = kernel_socket::send_limit(fd).map(u64::from);
+        let limit = kernel_socket::limit(fd, Timeout::Send).map(u64::from);
         // All in all: the other end may go on saying that more is unread.
         let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
         let limit = until.map_or(-1, |until| until.saturating_sub(now) as c_int);

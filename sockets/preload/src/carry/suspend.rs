@@ -12,7 +12,8 @@ use core::sync::atomic::Ordering;
 
 use super::links::{Flag, Link};
 use super::send::AT_ONCE;
-use super::{kernel_fallback, kernel_socket, reattach};
+use super::{kernel_fallback, reattach};
+use crate::kernel_socket;
 use crate::tsc_clock;
 
 /// Small messages that the kernel had to send, after which it is looked what the link has carried

@@ -4,7 +4,8 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::links::{self, Flag};
-use super::{kernel_socket, receive_queue};
+use super::receive_queue;
+use crate::kernel_socket;
 
 /// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
 pub(crate) fn set_inq(fd: c_int, value: c_int) {

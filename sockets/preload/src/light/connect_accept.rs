@@ -17,8 +17,9 @@ use omniverb_connection::light::frame::{Endpoint, HEADER};
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Endpoints, Frame, Naming};
 use omniverb_connection::readiness::Deadline;
-use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
+use rustix::event::PollFlags;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
@@ -39,13 +40,14 @@ use crate::carry::broker::connection;
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::{fails, keeping_errno};
 use crate::fork_refcount;
+use crate::kernel_socket;
 use crate::library_fds;
 use crate::next_library;
 use crate::observed_socket_marks;
 use crate::syscall_scan;
 use crate::text_buffer::Words;
 use crate::tsc_clock;
-use crate::user_memory::{UserBuffer, UserSlice, UserSliceMut};
+use crate::user_memory::{UserBuffer, UserSlice};
 use crate::vfork_check;
 
 /// Its place among our own descriptors.
@@ -86,15 +88,6 @@ fn placeholder() -> Option<c_int> {
     library_fds::fd(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
 }
 
-/// An option that is a number, or a time in milliseconds.
-fn option(fd: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
-    let (mut value, mut length) = ([0; 16], 0);
-    let to = UserBuffer::of(&mut value, &mut length);
-    let got = keeping_errno(|| next_library::getsockopt(fd, level, name, to));
-    let [first, second] = *value.as_chunks::<8>().0 else { return None };
-    (got == 0).then_some([first, second].map(i64::from_ne_bytes))
-}
-
 /// Budget: connections that may wait to be accepted where the kernel does not say how many: as it
 /// has it by itself (`net.core.somaxconn`).
 const BACKLOG: u32 = 4096;
@@ -102,22 +95,7 @@ const BACKLOG: u32 = 4096;
 /// How many connections may wait at a listening socket: what `listen` was given, as far as the
 /// operator allows.
 fn backlog(fd: c_int) -> u32 {
-    // Of `struct tcp_info`, for one that listens: `tcpi_sacked` is that.
-    const SACKED: usize = 28;
-    let (mut info, mut length) = ([0; SACKED + 4], 0);
-    let to = UserBuffer::of(&mut info, &mut length);
-    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-    let got = keeping_errno(|| next_library::getsockopt(fd, level, name, to));
-    match info.last_chunk() {
-        Some(said) if got == 0 => u32::from_ne_bytes(*said),
-        _ => BACKLOG,
-    }
-}
-
-/// A socket of IPv6 to which nothing of IPv4 comes.
-fn is_six_only(fd: c_int) -> bool {
-    let said = option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
-    said.is_some_and(|[value, _]| value as i32 != 0)
+    kernel_socket::Information::of(fd).map_or(BACKLOG, |information| information.backlog())
 }
 
 /// All calls of this process about sockets are seen.
@@ -138,7 +116,7 @@ pub(super) fn listens(fd: c_int) -> bool {
         address_ranges::leaves_out(fd, descriptor_tables::look(fd).id());
         return false;
     };
-    let (backlog, is_six_only) = (backlog(fd), is_six && is_six_only(fd));
+    let (backlog, is_six_only) = (backlog(fd), is_six && kernel_socket::is_six_only(fd));
     let is_there = with(|state| match (state.inherits(&options), state.listeners.add(fd)) {
         (Some(inherited), Some(listener)) => {
             (listener.name, listener.is_six) = (name, is_six);
@@ -239,8 +217,8 @@ pub(super) fn connect(
         }
     };
     let from = way.from;
-    let is_closed_on_exec = is_closed_on_exec(fd);
-    let does_not_wait = does_not_wait(fd);
+    let is_closed_on_exec = kernel_socket::is_close_on_exec(fd);
+    let does_not_wait = kernel_socket::is_non_blocking(fd);
     let (own, _) = socket_addresses::of_socket(fd)?;
     // What was chosen is for a world that is larger.
     let is_chosen = !own.is_any() && ![to.address, from].contains(&own.address);
@@ -466,16 +444,6 @@ fn new_descriptor(flags: c_int) -> Result<OwnedFd, c_int> {
     new.map_err(Errno::raw_os_error)
 }
 
-/// `FD_CLOEXEC`.
-pub(super) fn is_closed_on_exec(fd: c_int) -> bool {
-    fcntl_getfd(borrow(fd)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
-}
-
-/// `O_NONBLOCK`.
-fn does_not_wait(fd: c_int) -> bool {
-    fcntl_getfl(borrow(fd)).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
-}
-
 /// Closes a descriptor that the program has not seen, without this library's own `close`.
 fn discard(new: OwnedFd) {
     close_own(new.into_raw_fd());
@@ -504,7 +472,7 @@ pub(crate) fn accept(
     native: impl Fn() -> c_int,
 ) -> c_int {
     let known = with(|state| state.listeners.of(fd).map(|one| one.inherited.times[0]));
-    let waits = match does_not_wait(fd) {
+    let waits = match kernel_socket::is_non_blocking(fd) {
         true => Deadline::Never,
         false => deadline_after(known.flatten().unwrap_or(0)),
     };
@@ -582,6 +550,5 @@ fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
 
 /// The kernel has something for this descriptor.
 fn is_readable(fd: c_int) -> bool {
-    let mut one = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-    keeping_errno(|| next_library::poll(UserSliceMut::of(&mut one), 0)) > 0
+    !kernel_socket::events(fd, PollFlags::IN, 0).is_empty()
 }

@@ -9,17 +9,17 @@ use omniverb_connection::light::slot::Flag;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::bind;
 
-use super::connect_accept::is_closed_on_exec;
 use super::descriptors::{self, Token};
 use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::fails;
+use crate::kernel_socket;
 use crate::next_library;
 
 /// See the head of the file. One that has several descriptors, or is in a set, stays what it is.
 pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
-    let cloexec = if is_closed_on_exec(fd) { libc::O_CLOEXEC } else { 0 };
+    let cloexec = if kernel_socket::is_close_on_exec(fd) { libc::O_CLOEXEC } else { 0 };
     let done = with(|state| {
         let at = state.slot(token).ok_or(libc::EBADF)?;
         let slot = state.slots.at(at);

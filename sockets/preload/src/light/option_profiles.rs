@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::Slot;
 use omniverb_connection::light::slot::Flag;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
     socket_with,
@@ -20,6 +21,7 @@ use super::known_options::VALUE_MAX;
 use super::socket_addresses::Family;
 use crate::borrowed_fd::borrow;
 use crate::errno::{errno, keeping_errno};
+use crate::kernel_socket;
 use crate::library_fds;
 use crate::next_library;
 use crate::user_memory::{UserBuffer, UserSlice};
@@ -177,23 +179,14 @@ pub(super) fn get(fd: c_int, level: c_int, name: c_int, bytes: usize) -> Option<
     (got == 0).then_some(value)
 }
 
-/// An option of a socket that is a number, or a time.
-fn number_of(socket: c_int, name: c_int, bytes: usize) -> [i64; 2] {
-    let Some(value) = get(socket, libc::SOL_SOCKET, name, bytes) else { return [0; 2] };
-    let [first, second] = value.bytes.as_chunks::<8>().0 else { return [0; 2] };
-    [*first, *second].map(i64::from_ne_bytes)
-}
-
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO` of a socket, in milliseconds.
-pub(super) fn time_of(socket: c_int, name: c_int) -> u32 {
-    let [seconds, microseconds] = number_of(socket, name, VALUE_MAX);
-    let all = seconds.saturating_mul(1000).saturating_add((microseconds + 999) / 1000);
-    u32::try_from(all.max(0)).unwrap_or(u32::MAX)
-}
-
-/// `SO_RCVLOWAT` of a socket.
-pub(super) fn least_of(socket: c_int) -> u32 {
-    number_of(socket, libc::SO_RCVLOWAT, size_of::<c_int>())[0] as u32
+/// What a socket has of an option that each connection has by itself: a time in milliseconds, 0
+/// being for ever, or a number of bytes.
+pub(super) fn own_of(socket: c_int, name: c_int) -> u32 {
+    match name {
+        libc::SO_RCVTIMEO => kernel_socket::limit(socket, Timeout::Recv).unwrap_or(0),
+        libc::SO_SNDTIMEO => kernel_socket::limit(socket, Timeout::Send).unwrap_or(0),
+        _ => kernel_socket::low_water(socket).unsigned_abs(),
+    }
 }
 
 /// Sets an option that each connection has by itself, at a scratch socket: what the kernel makes of
@@ -205,7 +198,7 @@ pub(super) fn set_own(socket: c_int, name: c_int, given: &[u8]) -> Result<u32, c
     let mut value = Value { level: libc::SOL_SOCKET, name, length: given.len() as u32, ..NOTHING };
     value.bytes.get_mut(..given.len()).ok_or(libc::EINVAL)?.copy_from_slice(given);
     set(borrow(socket), &value)?;
-    Ok(if name == libc::SO_RCVLOWAT { least_of(socket) } else { time_of(socket, name) })
+    Ok(own_of(socket, name))
 }
 
 impl Profiles {

@@ -12,7 +12,6 @@ use super::state::{State, with};
 use super::waiting::{look, sleep};
 use super::{connect_accept, descriptors, epoll_calls, epoll_sets};
 use crate::descriptor_tables;
-use crate::transport::Transport;
 use crate::user_memory::UserPtr;
 
 impl State {
@@ -66,7 +65,7 @@ impl PolledConnections {
         look(|state| state.write_events(all).then_some(())).is_some()
     }
 
-    /// Sleeps, behind [`Transport::arm`]. How many of the list the kernel has told of, of which
+    /// Sleeps, behind [`Self::arm`]. How many of the list the kernel has told of, of which
     /// the last ones are for doorbells.
     pub(crate) fn sleep(
         &mut self,
@@ -80,10 +79,9 @@ impl PolledConnections {
         let own = list.len() - sleepers::DOORBELLS;
         Ok(list[..own].iter().map(|one| i32::from(one.revents != 0)).sum())
     }
-}
 
-impl Transport for PolledConnections {
-    fn is_ready(&mut self, all: &mut [pollfd]) -> bool {
+    /// Takes in what has come, and writes what is to be told. Whether that is anything.
+    pub(crate) fn is_ready(&self, all: &mut [pollfd]) -> bool {
         let is_ready = with(|state| {
             state.progress();
             state.write_events(all)
@@ -91,16 +89,13 @@ impl Transport for PolledConnections {
         is_ready.unwrap_or(false)
     }
 
-    /// All of it was written by [`Self::is_ready`].
-    fn add(&mut self, _: &mut [pollfd]) -> usize {
-        0
-    }
-
-    fn arm(&mut self, all: &[pollfd]) {
+    /// The call is about to sleep: what comes from now on wakes it.
+    pub(crate) fn arm(&mut self, all: &[pollfd]) {
         self.sleeper = Some(sleepers::enter(WaitTarget::These(all)));
     }
 
-    fn disarm(&mut self) {
+    /// It sleeps no more.
+    pub(crate) fn disarm(&mut self) {
         if let Some(sleeper) = self.sleeper.take() {
             sleeper.leave();
         }

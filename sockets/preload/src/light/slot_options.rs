@@ -6,8 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::known_options::{Inherited, KNOWN, has_least};
 use super::option_profiles::{
-    FREE, MOST, NONE, NOTHING, Profile, ROOTS, Value, get, kept, least_of, new, root_of, set,
-    set_own, time_of,
+    FREE, MOST, NONE, NOTHING, Profile, ROOTS, Value, get, kept, new, own_of, root_of, set, set_own,
 };
 use super::socket_addresses::Family;
 use super::state::{State, with};
@@ -44,8 +43,8 @@ pub(super) fn find(fd: c_int, (is_six, accepts): (bool, bool)) -> Option<SocketO
         }
         like = like.with(value)?;
     }
-    let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| time_of(fd, name));
-    let least = least_of(fd);
+    let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| own_of(fd, name));
+    let least = own_of(fd, libc::SO_RCVLOWAT);
     if least > 1 {
         has_least();
     }

@@ -14,7 +14,6 @@ use crate::errno::{errno, fails};
 use crate::kernel_poll;
 use crate::light::{self, PolledConnections};
 use crate::next_library;
-use crate::transport::Transport;
 use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
@@ -284,7 +283,7 @@ impl WaitSources for Call<'_> {
     }
 
     fn arm(&mut self) {
-        self.links.arm(self.all);
+        self.links.arm();
         if let Some(beside) = &mut self.beside {
             beside.light.arm(self.all);
         }

@@ -43,10 +43,22 @@ impl<'a> UserFdSets<'a> {
         self.end
     }
 
-    /// The addresses, for C.
+    /// The address of the set to read, for C.
     #[inline(always)]
-    pub(crate) fn as_ptrs(self) -> [*mut libc::fd_set; 3] {
-        self.sets.map(|set| set.as_ptr().cast())
+    pub(crate) fn read(self) -> *mut libc::fd_set {
+        self.sets[0].as_ptr().cast()
+    }
+
+    /// The address of the set to write, for C.
+    #[inline(always)]
+    pub(crate) fn write(self) -> *mut libc::fd_set {
+        self.sets[1].as_ptr().cast()
+    }
+
+    /// The address of the set for the rest, for C.
+    #[inline(always)]
+    pub(crate) fn except(self) -> *mut libc::fd_set {
+        self.sets[2].as_ptr().cast()
     }
 
     /// All words that each has.

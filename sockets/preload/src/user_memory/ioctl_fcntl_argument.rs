@@ -88,6 +88,15 @@ impl<'a> UserCommand<'a> {
     }
 }
 
+macro_rules! argument {
+    ($name:ident $place:literal) => {
+        #[inline(always)]
+        pub(crate) fn $name(self) -> usize {
+            self.arguments[$place]
+        }
+    };
+}
+
 /// A call by `syscall()`: its number, and six arguments of which it has some.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserSystemCall<'a> {
@@ -113,14 +122,17 @@ impl<'a> UserSystemCall<'a> {
         Self { number, arguments: [a, b, c, d, e, f], of: PhantomData }
     }
 
-    /// One with no arguments, whatever it would take.
-    pub(crate) fn of_number(number: i64) -> Self {
-        Self { number, arguments: [0; 6], of: PhantomData }
-    }
-
     pub(crate) fn number(self) -> i64 {
         self.number
     }
+
+    // One after another, for C.
+    argument! { a 0 }
+    argument! { b 1 }
+    argument! { c 2 }
+    argument! { d 3 }
+    argument! { e 4 }
+    argument! { f 5 }
 
     /// Numbers, or addresses, as the number of the call says.
     pub(crate) fn arguments(self) -> [usize; 6] {

@@ -48,10 +48,16 @@ impl<'a> UserBuffer<'a> {
         self.to.is_null() || self.length.is_null()
     }
 
-    /// Both addresses, for C.
+    /// The address of the room, for C.
     #[inline(always)]
-    pub(crate) fn as_ptrs(self) -> (*mut u8, *mut u32) {
-        (self.to, self.length.as_ptr())
+    pub(crate) fn place(self) -> *mut u8 {
+        self.to
+    }
+
+    /// The address of its size, for C.
+    #[inline(always)]
+    pub(crate) fn size(self) -> *mut u32 {
+        self.length.as_ptr()
     }
 
     /// The size, as it is now.

@@ -5,8 +5,11 @@ use core::ffi::c_int;
 
 use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
 use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
-use super::super::{adaptive_spin, kernel_socket, published_bytes};
+use super::super::{adaptive_spin, published_bytes};
 use super::{Call, Step};
+use rustix::net::sockopt::Timeout;
+
+use crate::kernel_socket;
 use crate::next_library;
 use crate::tsc_clock;
 use crate::user_memory::{UserMessageMut, UserSliceMut};
@@ -104,10 +107,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let now = tsc_clock::milliseconds();
         let began = *self.waited_since.get_or_insert(now);
         let has_waited = now > began && self.is_waiting();
-        let limit = if has_waited { kernel_socket::receives_for(self.fd) } else { None };
+        let limit = if has_waited { kernel_socket::limit(self.fd, Timeout::Recv) } else { None };
         self.in_parts = limit.is_some();
         let Some(limit) = limit else { return self.receive_at_most(most, flags) };
-        let until = began.saturating_add(limit.as_millis() as u64);
+        let until = began.saturating_add(limit.into());
         let left = c_int::try_from(until.saturating_sub(now)).unwrap_or(c_int::MAX);
         let mut one = [libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 }];
         // Nothing is held that leaving it would keep.

@@ -1,4 +1,4 @@
-//! Queries the kernel's socket of a carried connection, and sends by it.
+//! Queries and sets sockets of the kernel's, and sends by them.
 //!
 //! Nothing in here sets `errno`.
 
@@ -14,7 +14,8 @@ use crate::borrowed_fd::borrow;
 use crate::next_library;
 use crate::user_memory::{UserBuffer, UserRequest, UserSlice};
 
-/// Offsets in `struct tcp_info`.
+/// Offsets in `struct tcp_info`. (Of a listening socket `tcpi_sacked` is its backlog.)
+const SACKED: usize = 28;
 const RECEIVED: usize = 128;
 const NOT_SENT: usize = 144;
 const SENT: usize = 200;
@@ -25,13 +26,13 @@ const ESTABLISHED: u8 = 1;
 /// TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING. The other end has ended.
 const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
-pub(super) use crate::errno::{errno, keeping_errno, set_errno};
+pub(crate) use crate::errno::{errno, keeping_errno, set_errno};
 
 /// What `TCP_INFO` says.
-pub(super) struct Information([u8; 256]);
+pub(crate) struct Information([u8; 256]);
 
 impl Information {
-    pub(super) fn of(fd: c_int) -> Option<Self> {
+    pub(crate) fn of(fd: c_int) -> Option<Self> {
         let mut bytes = [0; 256];
         let mut length = 0;
         let to = UserBuffer::of(&mut bytes, &mut length);
@@ -51,27 +52,32 @@ impl Information {
     }
 
     /// The other end has ended: it sends no more.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         ENDED.contains(&self.0[0])
     }
 
     /// An end sends no more: the states behind ESTABLISHED, but for CLOSE and LISTEN.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         matches!(self.0[0], 4..=6 | 8 | 9 | 11)
     }
 
     /// Both ends may send.
-    pub(super) fn is_established(&self) -> bool {
+    pub(crate) fn is_established(&self) -> bool {
         self.0[0] == ESTABLISHED
     }
 
+    /// Of a listening socket: how many connections may wait to be accepted.
+    pub(crate) fn backlog(&self) -> u32 {
+        self.short(SACKED) as u32
+    }
+
     /// Bytes that this end has given to the kernel, ever.
-    pub(super) fn given(&self) -> u64 {
+    pub(crate) fn given(&self) -> u64 {
         (self.long(SENT) - self.long(SENT_AGAIN)).wrapping_add(self.short(NOT_SENT))
     }
 
     /// Bytes that have come. The kernel counts the end as one.
-    pub(super) fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.long(RECEIVED).saturating_sub(u64::from(self.has_ended()))
     }
 }
@@ -85,7 +91,7 @@ fn count(fd: c_int, request: u64) -> Option<usize> {
 }
 
 /// Bytes that have come and were not received.
-pub(super) fn queued(fd: c_int) -> Option<usize> {
+pub(crate) fn queued(fd: c_int) -> Option<usize> {
     count(fd, libc::FIONREAD)
 }
 
@@ -96,7 +102,7 @@ const SEND_QUEUED: usize = 5;
 const MEMORY_WORDS: usize = 9;
 
 /// Bytes that the kernel has room for, what it needs to keep them included.
-pub(super) fn room(fd: c_int) -> usize {
+pub(crate) fn room(fd: c_int) -> usize {
     let (mut words, mut length) = ([[0; size_of::<u32>()]; MEMORY_WORDS], 0);
     let to = UserBuffer::of(words.as_flattened_mut(), &mut length);
     let got = keeping_errno(|| next_library::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, to));
@@ -109,45 +115,40 @@ pub(super) fn room(fd: c_int) -> usize {
 /// What has come is acknowledged now, and soon after it is received from now on. Natively that goes
 /// along with what is sent, for which the kernel waits some 40 ms; and so does the other end's,
 /// with the next small message, unless it has `TCP_NODELAY`.
-pub(super) fn acknowledge(fd: c_int) {
+pub(crate) fn acknowledge(fd: c_int) {
     let yes: c_int = 1;
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_QUICKACK);
     keeping_errno(|| next_library::setsockopt(fd, level, name, UserSlice::of(&yes.to_ne_bytes())));
 }
 
 /// It is one of those that descriptors travel by.
-pub(super) fn is_unix(fd: c_int) -> bool {
+pub(crate) fn is_unix(fd: c_int) -> bool {
     sockopt::socket_domain(borrow(fd)) == Ok(rustix::net::AddressFamily::UNIX)
 }
 
-/// How long a call may wait to send, in milliseconds; `None`: for ever.
-pub(super) fn send_limit(fd: c_int) -> Option<u32> {
-    let time = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Send).ok().flatten()?;
-    Some(u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1))
-}
-
-/// How long a call may wait to receive; `None`: for ever.
-pub(super) fn receives_for(fd: c_int) -> Option<Duration> {
-    sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten()
+/// How long a call may wait to send, or to receive, in milliseconds, rounded up; `None`: for ever.
+pub(crate) fn limit(fd: c_int, of: sockopt::Timeout) -> Option<u32> {
+    let time = sockopt::socket_timeout(borrow(fd), of).ok().flatten()?;
+    Some(u32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u32::MAX).max(1))
 }
 
 /// Resets the connection at once, for all holders of its socket.
-pub(super) fn reset(fd: c_int) {
+pub(crate) fn reset(fd: c_int) {
     _ = rustix::net::connect_unspec(borrow(fd));
 }
 
 /// Names the socket.
-pub(super) fn cookie(fd: c_int) -> Option<u64> {
+pub(crate) fn cookie(fd: c_int) -> Option<u64> {
     sockopt::socket_cookie(borrow(fd)).ok()
 }
 
 /// How much the kernel keeps of what is sent.
-pub(super) fn send_buffer(fd: c_int) -> usize {
+pub(crate) fn send_buffer(fd: c_int) -> usize {
     sockopt::socket_send_buffer_size(borrow(fd)).unwrap_or(0)
 }
 
 /// `SO_RCVLOWAT`.
-pub(super) fn low_water(fd: c_int) -> c_int {
+pub(crate) fn low_water(fd: c_int) -> c_int {
     let (mut value, mut length) = ([0; size_of::<c_int>()], 0);
     let to = UserBuffer::of(&mut value, &mut length);
     keeping_errno(|| next_library::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, to));
@@ -155,27 +156,32 @@ pub(super) fn low_water(fd: c_int) -> c_int {
 }
 
 /// `SO_ERROR`, which is taken by asking.
-pub(super) fn take_error(fd: c_int) -> c_int {
+pub(crate) fn take_error(fd: c_int) -> c_int {
     match sockopt::socket_error(borrow(fd)) {
         Ok(Err(error)) => error.raw_os_error(),
         _ => 0,
     }
 }
 
+/// It is one of IPv6 to which nothing of IPv4 comes.
+pub(crate) fn is_six_only(fd: c_int) -> bool {
+    sockopt::ipv6_v6only(borrow(fd)) == Ok(true)
+}
+
 /// It does not wait.
-pub(super) fn is_non_blocking(fd: c_int) -> bool {
+pub(crate) fn is_non_blocking(fd: c_int) -> bool {
     let flags = rustix::fs::fcntl_getfl(borrow(fd));
     flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
 /// It is closed by `exec`.
-pub(super) fn is_close_on_exec(fd: c_int) -> bool {
+pub(crate) fn is_close_on_exec(fd: c_int) -> bool {
     let flags = rustix::io::fcntl_getfd(borrow(fd));
     flags.is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC))
 }
 
 /// What `poll` shows of it, waiting for `wanted` for so many milliseconds.
-pub(super) fn events(fd: c_int, wanted: PollFlags, milliseconds: u32) -> PollFlags {
+pub(crate) fn events(fd: c_int, wanted: PollFlags, milliseconds: u32) -> PollFlags {
     let file = borrow(fd);
     let mut one = [PollFd::from_borrowed_fd(file, wanted)];
     let nanoseconds = i64::from(milliseconds % 1000) * 1_000_000;
@@ -187,18 +193,18 @@ pub(super) fn events(fd: c_int, wanted: PollFlags, milliseconds: u32) -> PollFla
 }
 
 /// Everything that can be asked for.
-pub(super) const ALL: PollFlags =
+pub(crate) const ALL: PollFlags =
     PollFlags::IN.union(PollFlags::OUT).union(PollFlags::PRI).union(PollFlags::RDHUP);
 
 /// Sends without waiting, and without a signal.
-pub(super) fn send(fd: c_int, pieces: [IoSlice<'_>; 2]) -> Result<usize, Errno> {
+pub(crate) fn send(fd: c_int, pieces: [IoSlice<'_>; 2]) -> Result<usize, Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     rustix::net::sendmsg(borrow(fd), &pieces, &mut SendAncillaryBuffer::default(), flags)
 }
 
 /// Ends the connection as the last `close` would, which is about to follow, even if there are
 /// duplicates: with a reset where there are unread bytes, or `SO_LINGER` says so.
-pub(super) fn end_now(fd: c_int) {
+pub(crate) fn end_now(fd: c_int) {
     let file = borrow(fd);
     let resets = matches!(sockopt::socket_linger(file), Ok(Some(Duration::ZERO)));
     if resets || queued(fd).is_some_and(|bytes| bytes > 0) {
@@ -209,12 +215,12 @@ pub(super) fn end_now(fd: c_int) {
 }
 
 /// A set does not tell of what is open at a descriptor any more, if it did.
-pub(super) fn leave_set(set: c_int, fd: c_int) {
+pub(crate) fn leave_set(set: c_int, fd: c_int) {
     _ = rustix::event::epoll::delete(borrow(set), borrow(fd));
 }
 
 /// The next `close` resets the connection.
-pub(super) fn close_will_reset(fd: c_int) {
+pub(crate) fn close_will_reset(fd: c_int) {
     // A `linger`: on, and for no time.
     let linger = [1, 0].map(c_int::to_ne_bytes);
     let linger = UserSlice::of(linger.as_flattened());
