@@ -51,6 +51,10 @@ INSTEAD = [
      r"nft add table ip omniverb; nft 'add chain ip omniverb underlay "
      r"{ type filter hook postrouting priority srcnat + 1; }'; \1"),
     (r"omniverb top", "omniverb top -n 1"),
+    (r"omniverb run -- gdb (.*) \./program",
+     r"! command -v gdb || omniverb run -- gdb -batch -ex run \1 ibv_devices"),
+    (r"omniverb run -- strace (.*) \./program",
+     r"! command -v strace || omniverb run -- strace \1 ibv_devices"),
     (r"sha256sum (\S+)", r"(umask 077; openssl rand -hex 16 > \1); sha256sum \1"),
     (r"(curl -sS --fail http://127.0.0.1:9469/metrics)", r"\1 | grep -q ^omniverb_vnics"),
     (r"(bench/bench.py|bench/two_hosts.py) --against OTHER/dist",
@@ -87,7 +91,8 @@ RAN_BY = {
     r"support/ring/check": "checks.ring",
     r"rnic/device/check": "checks.address-sanitizer",
     r"fuzz/run.sh 60": "checks.fuzz",
-    r"valgrind --suppressions=\S*share/omniverb/valgrind.supp": "valgrind.",
+    r"omniverb run -- valgrind --suppressions=\S*share/omniverb/valgrind.supp ./program":
+        "valgrind.",
     r"cargo run --release --bin driver TARGET FILE": "checks.fuzz",
     r"systemctl enable --now omniverbd": "packages.",
     r"systemctl (enable|status) omniverb-agent": "packages.",
