@@ -39,7 +39,8 @@ impl RuntimeFolder {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 
-    /// Takes the place at `path` for good, with its files beside it; see [`RuntimeFolder::take_apart`].
+    /// Takes the place at `path` for good, with its files beside it; see
+    /// [`RuntimeFolder::take_apart`].
     ///
     /// # Errors
     /// [`StartError`] names what is in the way.
@@ -49,8 +50,8 @@ impl RuntimeFolder {
 
     /// Takes the place at `path`. `files`: the prefix of the names of the lock and of other files;
     /// root in a container could hold a lock in a folder that the container gets. The folder must
-    /// be the owner's, or root's, for every audience. A permanent daemon takes the place of one that
-    /// was started on demand, which ends.
+    /// be the owner's, or root's, for every audience. A permanent daemon takes the place of one
+    /// that was started on demand, which ends.
     ///
     /// # Errors
     /// [`StartError`] names what is in the way.
