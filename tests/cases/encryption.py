@@ -59,12 +59,13 @@ class _Scene:
         """What both daemons have said."""
         return "".join(daemon.log() for daemon in self.hosts.daemons)
 
-    def begin(self, kind, seconds, **more):
-        """Starts harness/independent_psp.py where the cable of the two hosts ends."""
-        order = {"kind": kind, "seconds": seconds, "interface": self.hosts.cable.NAME, **more}
-        return process.start([*self.hosts.a.switch.enter(), sys.executable, "-B",
-                              pathlib.Path(independent_psp.__file__), json.dumps(order)],
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+def begin(hosts, kind, seconds, **more):
+    """Starts harness/independent_psp.py where the cable of two hosts ends."""
+    order = {"kind": kind, "seconds": seconds, "interface": hosts.cable.NAME, **more}
+    return process.start([*hosts.a.switch.enter(), sys.executable, "-B",
+                          pathlib.Path(independent_psp.__file__), json.dumps(order)],
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 @contextlib.contextmanager
@@ -77,7 +78,7 @@ def _fixture(stage):
         scene.hosts.close()
 
 
-def _said(program, limit=60):
+def said(program, limit=60):
     """What harness/independent_psp.py has to say at its end."""
     text = process.finish(program, limit)
     check(program.returncode == 0, text)
@@ -89,14 +90,14 @@ def _contents(scene):
     """Programs that check every byte; nothing of it passes in plain."""
     hosts = scene.hosts
     # ib_send_lat and the pingpongs send what is in their buffers: a pattern that can be searched.
-    watched = scene.begin("watch", 25, secret=b"rdma-ping-".hex())
+    watched = begin(scene.hosts, "watch", 25, secret=b"rdma-ping-".hex())
     for name in ("rc", "uc", "ud", "srq"):
         outcome = client_server.run(hosts, f"ibv_{name}_pingpong", "-g", scene.gid_index, "-c",
                                     "-n", 500)
         check("iters in" in outcome.client and "invalid data" not in outcome.client,
               outcome.client)
     print(hosts.apart().run("/opt/programs/soak", "two_processes", 20_000, 1, limit=60))
-    seen = _said(watched)
+    seen = said(watched)
     check(seen["plain"] == 0 and seen["readable"] == 0, f"{seen}")
     check(sum(seen["spis"].values()) > 2000 and seen["messages"] >= 4, f"{seen}")
     running = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", "60"])
@@ -123,7 +124,7 @@ def _peer(scene):
                          "other": hosts.server.address})],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[1])})
-        seen = _said(program)
+        seen = said(program)
     finally:
         holder.abort()
     check(seen == {"reply": True, "plain": False, "repeated": False, "stranger": False}, f"{seen}")
@@ -165,7 +166,7 @@ def _attacked(scene):
     soak = hosts.apart().start("/opt/programs/soak", "two_processes", 40_000, 5,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     time.sleep(1)
-    seen = _said(scene.begin("replay", 8))
+    seen = said(begin(scene.hosts, "replay", 8))
     text = process.finish(soak, 120)
     check(soak.returncode == 0, text)
     check(seen["sent"] > 200, f"{seen}")
@@ -177,11 +178,11 @@ def _rotation(scene):
     scene.reload(1)
     # vNICs that are open keep their lifetime: begin anew.
     quiet(scene.hosts)
-    watched = scene.begin("watch", 12, secret="ff" * 16)
+    watched = begin(scene.hosts, "watch", 12, secret="ff" * 16)
     running = client_server.Duet(scene.hosts, ["ib_send_bw", "-F", "-D", "8", "-s", "1024"])
     running.finish(60)
     print(scene.hosts.apart().run("/opt/programs/soak", "two_processes", 20_000, 3, limit=90))
-    seen = _said(watched)
+    seen = said(watched)
     spis = sorted(map(int, seen["spis"]))
     check(any(spi >> 31 for spi in spis) and any(not spi >> 31 for spi in spis), f"{spis}")
     check(sum(seen["spis"].values()) > 2000 and seen["plain"] == 0, f"{seen}")

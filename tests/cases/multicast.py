@@ -54,12 +54,13 @@ def _mckey(group, own=None, several=1):
     return run
 
 
-class _Member:
+class Member:
     """A process that is attached to groups as it is told; see TEST(member) of multicast.c."""
 
-    def __init__(self, place):
-        self.running = place.start("/opt/programs/multicast", "member", stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)
+    def __init__(self, place, *variables):
+        words = ["env", *variables, "/opt/programs/multicast", "member"]
+        self.running = place.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   text=True)
         check(self._line() == "ready", "no member")
 
     def _line(self):
@@ -89,7 +90,7 @@ _ONE, _OTHER, _SIX = "239.20.1.1", "239.20.1.2", "ff15::20:1"
 
 def _outlives_the_daemon(pair):
     """Nobody would ask for the links of its groups again but the library."""
-    with _Member(pair.server) as member:
+    with Member(pair.server) as member:
         for group in (_ONE, _OTHER):
             check(member.says("attach", group) == 0, "not attached")
         for _ in range(2):
@@ -105,7 +106,7 @@ def _outlives_the_daemon(pair):
 
 def _outlives_its_links(pair):
     """An operator ends all links of a vNIC: a group is nobody to part from."""
-    with _Member(pair.server) as member:
+    with Member(pair.server) as member:
         check(member.says("attach", _ONE) == 0, "not attached")
         member.hears(_ONE)
         for _ in range(3):
@@ -120,7 +121,7 @@ def _says_that_it_cannot(pair):
     limit = "ipv4/igmp_max_memberships"
     pair.server.namespace.set(limit, "1")
     try:
-        with _Member(pair.server) as member:
+        with Member(pair.server) as member:
             check(member.says("attach", _ONE) == 0, "not attached")
             answer = member.says("attach", _OTHER)
             check(answer == _UNREACHABLE, f"the second: {answer}")
@@ -144,9 +145,9 @@ def _leaves_nothing(pair):
     addresses, and no longer."""
     def joined():
         return _is_member(pair.server, _ONE)
-    with _Member(pair.server) as first:
+    with Member(pair.server) as first:
         check(first.says("attach", _ONE) == 0 and joined(), "the kernel is not in the group")
-        with _Member(pair.server) as second:
+        with Member(pair.server) as second:
             check(second.says("attach", _ONE) == 0, "not attached")
             check(first.says("detach", _ONE) == 0, "not detached")
             check(joined(), "the kernel left the group too early")

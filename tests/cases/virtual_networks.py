@@ -8,11 +8,13 @@ import re
 import types
 
 from harness import client_server, process
-from harness.rdma_cm_client_server import both
+from harness.rdma_cm_client_server import Side, both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 from harness.daemon import forgotten
 from harness.simulated_host import Hosts
+
+from cases import multicast
 
 _PREFIX = "192.168.7"
 _BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
@@ -86,7 +88,7 @@ def _names(scene):
             check(gids == [shown["gid"]], f"{gids}, {shown}")
             check("ffff:" not in gids[0] and not gids[0].startswith("fe80"), gids)
             seen.update(gids)
-            check(_active_mtu(place) == 4096, "within a host nothing limits packets")
+            check(active_mtu(place) == 4096, "within a host nothing limits packets")
     check(len(seen) == 4, seen)
     text = scene.daemon.omniverb("tenant", "show", "blue") + scene.daemon.log()
     check("f0f0" not in text, text)
@@ -266,11 +268,67 @@ def _rotation(scene):
     client_server.run(pair, "ibv_rc_pingpong", "-g", "0", "-c")
 
 
-class _Far:
-    """Two hosts. On each a container of blue and one of red, with the same addresses for both
-    tenants: .1 on host a, .2 on host b."""
+_GROUP = "239.20.0.1"
 
-    def __init__(self, stage):
+
+def in_groups(scene, daemon):
+    """Both tenants send to the same group at once: each gets what its own vNICs send, sender and
+    addresses included, and nothing of the other's. `daemon`: the receivers'."""
+    words = ["mckey", "-m", _GROUP, "-c", "1", "-C", "50"]
+
+    def begin(place, *more):
+        return Side(place, [*words, "-b", place.virtual, *more])
+
+    sides = {}
+    try:
+        for tenant, pair in scene.pairs.items():
+            sides[tenant] = begin(pair.server)
+        process.until(lambda: multicast.attachments(daemon) == 2, 20,
+                      lambda: "members\n" + "\n---\n".join(s.text() for s in sides.values()))
+        for tenant, pair in scene.pairs.items():
+            sender = begin(pair.client, "-s")
+            sides[tenant, "sender"] = sender
+            for side in (sender, sides[tenant]):
+                status = side.wait(60)
+                check(status == 0 and "test complete" in side.text(),
+                      f"{tenant}: {process.how(status)}\n{side.text()}")
+            if tenant == "blue":
+                check(sides["red"].is_there(), f"red got it, too:\n{sides['red'].text()}")
+    finally:
+        for side in sides.values():
+            side.end()
+
+
+def _members(scene):
+    """A member gets what it sends itself, until it is detached, or its vNIC leaves the tenant."""
+    place = scene.pairs["blue"].server
+    with multicast.Member(place, "TEST_VIRTUAL=1") as member:
+        check(member.says("attach", _GROUP) == 0, "not attached")
+        member.hears(_GROUP)
+        for _ in range(2):
+            scene.daemon.kill()
+            scene.daemon.start()
+            member.hears(_GROUP)
+        check(member.says("detach", _GROUP) == 0, "not detached")
+        check(not member.says("echo", _GROUP), "it gets what is sent to a group it has left")
+        check(member.says("attach", "ff15::20:1") != 0, "addresses are IPv4")
+
+
+def _groups(scene):
+    """On one host."""
+    in_groups(scene, scene.daemon)
+
+
+def _far_groups(scene):
+    """Between two hosts."""
+    in_groups(scene, scene.hosts.a.daemon)
+
+
+class TwoHosts:
+    """Two hosts. On each a container of blue and one of red, with the same addresses for both
+    tenants: .1 on host a, .2 on host b. `words`: more of what creates a tenant."""
+
+    def __init__(self, stage, words=()):
         self.folder = stage.folder("keys")
         # Tenants use as much of it as they say.
         self.hosts = hosts = Hosts(stage, mtu=9000)
@@ -281,9 +339,6 @@ class _Far:
         self.pairs = {tenant: types.SimpleNamespace(server=two[0], client=two[1])
                       for tenant, two in places.items()}
         for tenant, two in places.items():
-            key = self.folder / tenant
-            key.write_text(("c1" if tenant == "red" else "d2") * 16)
-            key.chmod(0o600)
             offsets = []
             for number, (host, place) in enumerate(zip((hosts.a, hosts.b), two), 1):
                 place.virtual = f"{_PREFIX}.{number}"
@@ -291,8 +346,9 @@ class _Far:
                 # Nothing leaves by the container's own network.
                 place.namespace.drop_udp(4791)
                 omniverb = host.daemon.omniverb
+                key = self.write_key(tenant, number)
                 omniverb("tenant", "create", tenant, "--key-file", key,
-                         "--underlay", f"192.0.2.{number}")
+                         "--underlay", f"192.0.2.{number}", *words)
                 omniverb("vnic", "create", f"{tenant}{number}", "--tenant", tenant,
                          "--address", place.virtual, "--attach", self.mount(place))
                 shown = json.loads(omniverb("vnic", "show", f"{tenant}{number}", "--json"))
@@ -305,6 +361,13 @@ class _Far:
 
     mount = _Scene.mount
 
+    def write_key(self, tenant, number, key=None):
+        """The file with a tenant's key on one of the hosts."""
+        path = self.folder / f"{tenant}{number}"
+        path.write_text(key or ("c1" if tenant == "red" else "d2") * 16)
+        path.chmod(0o600)
+        return path
+
     def close(self):
         """Ends the hosts."""
         self.hosts.close()
@@ -312,14 +375,14 @@ class _Far:
 
 @contextlib.contextmanager
 def _two_hosts(stage):
-    scene = _Far(stage)
+    scene = TwoHosts(stage)
     try:
         yield scene
     finally:
         scene.close()
 
 
-def _far_programs(scene):
+def far_programs(scene):
     """Both tenants at once, contents right, over the underlay."""
     for program in PINGPONGS:
         running = [client_server.Duet(pair, pingpong_words(program, 300))
@@ -336,18 +399,18 @@ def _far_by_address(scene):
     by_address(scene)
 
 
-def _active_mtu(place):
+def active_mtu(place):
     """The largest payload of a packet, as ibv_devinfo shows it."""
     return int(re.search(r"active_mtu:\s+(\d+)", place.run("ibv_devinfo")).group(1))
 
 
-def _far_large(scene):
+def far_large(scene):
     """Packets are as large as the tenant says, in one of the two alone."""
     for host in (scene.hosts.a, scene.hosts.b):
         host.daemon.omniverb("tenant", "set", "red", "--mtu", "9000")
     sizes = {"blue": 1024, "red": 4096}
     for tenant, pair in scene.pairs.items():
-        found = [_active_mtu(place) for place in (pair.server, pair.client)]
+        found = [active_mtu(place) for place in (pair.server, pair.client)]
         check(found == [sizes[tenant]] * 2, f"{tenant}: {found}")
     for program, option in (("ibv_ud_pingpong", []), ("ibv_rc_pingpong", ["-m"])):
         running = []
@@ -359,7 +422,7 @@ def _far_large(scene):
             check_pingpong(duet.finish(60))
 
 
-def _far_across(scene):
+def far_across(scene):
     """A name of another tenant's leads to no packet: also where it is of another host."""
     mixed = types.SimpleNamespace(server=scene.pairs["red"].server,
                                   client=scene.pairs["blue"].client)
@@ -418,12 +481,15 @@ def groups():
         Case("virtual_networks.by_address", by_address, 200),
         Case("virtual_networks.forged", _forged, 260),
         Case("virtual_networks.never_flat", _never_flat, 60),
+        Case("virtual_networks.groups", _groups, 200),
+        Case("virtual_networks.members", _members, 120),
         Case("virtual_networks.rotation", _rotation, 120),
         Case("virtual_networks.as_many_messages", _as_many_messages, 60),
     ], _fixture, weight=WAITS), Group("virtual_networks_far", [
-        Case("virtual_networks.far_programs", _far_programs, 300),
+        Case("virtual_networks.far_programs", far_programs, 300),
         Case("virtual_networks.far_by_address", _far_by_address, 200),
-        Case("virtual_networks.far_across", _far_across, 100),
-        Case("virtual_networks.far_large", _far_large, 100),
+        Case("virtual_networks.far_across", far_across, 100),
+        Case("virtual_networks.far_groups", _far_groups, 200),
+        Case("virtual_networks.far_large", far_large, 100),
         Case("virtual_networks.far_one_key", _far_one_key, 300),
     ], _two_hosts, weight=WAITS)]

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
 pub(crate) use omniverb_engine::{
-    ENCRYPTION_BYTES, Encryption, FaultCounters, Pages, QpCounters, Refusal, Row,
+    ENCRYPTION_BYTES, Encryption, FaultCounters, NetworkPlaces, Pages, QpCounters, Refusal, Row,
     handshake_datagram,
 };
 
@@ -112,23 +112,84 @@ impl Packets {
 
     /// Carries packets of a vNIC with this place in its tenant's virtual network, by the other end
     /// of its port: to vNICs of this host, and over the underlay. `is_added`: the helper adds its
-    /// underlay address. `agent`: the port of a virtual machine's agent.
+    /// underlay address. `agent`: the port of a virtual machine's agent. `encryption`: of what
+    /// passes between hosts.
     pub(crate) fn carry(
         &mut self,
         vnic: VnicId,
         (tenant, place, is_added): (TenantId, &VnicPlace, bool),
-        end: OwnedFd,
-        agent: Option<Arc<UdpPort>>,
+        (end, agent): (OwnedFd, Option<Arc<UdpPort>>),
+        encryption: Option<Encryption>,
+        places: Arc<NetworkPlaces>,
     ) -> io::Result<()> {
         let relay = match &mut self.relay {
             Some(relay) => relay,
-            none => none.insert(UnderlayRelay::start(self.pulses.minor("underlay"))?),
+            none => none.insert(self.engine.start_relay(&self.pulses)?),
         };
+        if let Some(port) = encryption.as_ref().and_then(|encryption| encryption.port.clone()) {
+            relay.set_psp_port(Some(port));
+        }
         let (underlay, range) = (place.underlay, place.range);
         let qpns = (Qpn(range.offset().number()), range.count());
         // A loopback address is of a tenant of one host: nothing leaves it.
         let (network, has_far_peers) = (tenant.0.into(), !underlay.is_loopback());
-        relay.open(Seat { vnic, network, underlay, is_added, has_far_peers, qpns, end, agent })
+        self.engine.send(Command::SetPlaces { vnic, places: places.clone() });
+        relay.open(Seat {
+            vnic,
+            network,
+            underlay,
+            is_added,
+            has_far_peers,
+            qpns,
+            end,
+            agent,
+            places,
+            encryption,
+        })
+    }
+
+    /// All vNICs of a virtual network are these now. `served`: those of this host with sockets.
+    pub(crate) fn set_places(
+        &self,
+        tenant: TenantId,
+        served: &[VnicId],
+        places: &Arc<NetworkPlaces>,
+    ) {
+        let Some(relay) = &self.relay else { return };
+        relay.set_places(tenant.0.into(), places.clone());
+        for vnic in served {
+            self.engine.send(Command::SetPlaces { vnic: *vnic, places: places.clone() });
+        }
+    }
+
+    /// A vNIC is in a group of its virtual network from now on.
+    pub(crate) fn join_group(&self, vnic: VnicId, group: IpAddr) {
+        if let Some(relay) = &self.relay {
+            relay.join_group(vnic, group);
+        }
+    }
+
+    /// It is in it no longer.
+    pub(crate) fn leave_group(&self, vnic: VnicId, group: IpAddr) {
+        if let Some(relay) = &self.relay {
+            relay.leave_group(vnic, group);
+        }
+    }
+
+    /// Encrypts what the vNICs of a virtual network exchange with other hosts, or no longer.
+    pub(crate) fn encrypt_network(&self, tenant: TenantId, encryption: Option<Encryption>) {
+        let Some(relay) = &self.relay else { return };
+        if let Some(port) = encryption.as_ref().and_then(|encryption| encryption.port.clone()) {
+            relay.set_psp_port(Some(port));
+        }
+        relay.encrypt(tenant.0.into(), encryption);
+    }
+
+    /// The port of PSP in the daemon's own network namespace is closed.
+    pub(crate) fn close_underlay_psp_port(&self) {
+        if let Some(relay) = &self.relay {
+            relay.set_psp_port(None);
+        }
     }
 
     /// Closes a vNIC's sockets; packets for it have no receiver.

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What takes longer is taken for lost. Others may hold the kernel's lock for a while.
@@ -100,7 +101,9 @@ impl HelperRequests {
         enclosed: Enclosed,
         now: u64,
     ) {
-        if matches!(subject, Subject::Vnic(_)) && !self.known.insert((kind, subject)) {
+        if matches!(subject, Subject::Vnic(_) | Subject::Underlay)
+            && !self.known.insert((kind, subject))
+        {
             return;
         }
         let question = Question { kind, subject, holder: holder.clone(), enclosed };
@@ -135,6 +138,14 @@ impl HelperRequests {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Asks for the port of PSP in the daemon's own namespace. False: that cannot be looked at.
+    pub(crate) fn ask_underlay_psp_port(&mut self, now: u64) -> bool {
+        let Ok(own) = Namespace::current() else { return false };
+        let enclosed = Enclosed::Namespace(Arc::new(own));
+        self.ask(Kind::PspPort, Subject::Underlay, &Holder::default(), enclosed, now);
+        true
     }
 
     /// Drops a request that no caller needs any more.

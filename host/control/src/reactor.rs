@@ -25,6 +25,8 @@ pub(crate) enum Timer {
     Port(VnicId),
     /// The PSP port of a vNIC that was in use is tried again.
     PspPort(VnicId),
+    /// The PSP port of the daemon's own namespace that was in use is tried again.
+    UnderlayPspPort,
     /// Takes the addresses that a machine has sent.
     Addresses(SessionId),
     /// Checks again whether a machine has unused windows.

@@ -5,6 +5,7 @@ use omniverb_tenancy::EngineEnd;
 use omniverb_terms::{Operations, Qpn, UnderlayRoute};
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +80,22 @@ impl Groups {
 fn leave_group(port: &UdpPort, underlay: &UnderlayRoute) {
     // An interface that is gone has taken it along.
     let _ = port.leave_group(underlay.remote, underlay.local, underlay.interface);
+}
+
+/// The network that a group is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupScope {
+    /// That of the vNIC's namespace: its sockets are in the group.
+    Namespace,
+    /// A virtual one: the caller joins and leaves the group.
+    Virtual,
+}
+
+/// Groups that a port is in from now on, and no longer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupChange {
+    pub(crate) joined: Option<IpAddr>,
+    pub(crate) left: Option<IpAddr>,
 }
 
 /// A vNIC's port.
@@ -207,27 +224,38 @@ impl VnicPort {
     }
 
     /// A link is there by which a queue pair is attached to a group: the remote address.
-    pub(crate) fn join(&mut self, link: (Qpn, Qpn), underlay: UnderlayRoute) -> io::Result<()> {
+    pub(crate) fn join(
+        &mut self,
+        link: (Qpn, Qpn),
+        underlay: UnderlayRoute,
+        scope: GroupScope,
+    ) -> io::Result<GroupChange> {
         let State::Open(port) = &self.state else { return Err(io::ErrorKind::NotConnected.into()) };
         if underlay.key.is_some() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        if self.groups.is_new(&underlay) {
+        let is_new = self.groups.is_new(&underlay);
+        if is_new && scope == GroupScope::Namespace {
             port.join_group(underlay.remote, underlay.local, underlay.interface)?;
         }
-        if let Some(older) = self.groups.add(link, underlay) {
+        let older = self.groups.add(link, underlay);
+        if let Some(older) = older.filter(|_| scope == GroupScope::Namespace) {
             leave_group(port, &older);
         }
-        Ok(())
+        let joined = is_new.then_some(underlay.remote);
+        Ok(GroupChange { joined, left: older.map(|older| older.remote) })
     }
 
-    /// A link by which a queue pair was attached to a group is no more.
-    pub(crate) fn leave(&mut self, link: (Qpn, Qpn)) {
-        if let Some(underlay) = self.groups.remove(&link)
-            && let State::Open(port) = &self.state
+    /// A link by which a queue pair was attached to a group is no more. The group, if it was the
+    /// last there.
+    pub(crate) fn leave(&mut self, link: (Qpn, Qpn)) -> Option<IpAddr> {
+        let underlay = self.groups.remove(&link)?;
+        if let State::Open(port) = &self.state
+            && port.carried().is_none()
         {
             leave_group(port, &underlay);
         }
+        Some(underlay.remote)
     }
 
     /// No link waits any more.

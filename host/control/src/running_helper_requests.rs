@@ -37,6 +37,8 @@ pub(crate) enum Subject {
     Named(SessionId),
     /// A vNIC: its addresses, or its sockets.
     Vnic(VnicId),
+    /// The daemon's own network namespace: its port of PSP.
+    Underlay,
     /// Containers as a whole, which are watched.
     Containers,
     /// A process whose sockets are to be brought together with others: its network namespace.

@@ -7,6 +7,7 @@ use crate::engine::Refusal;
 use crate::helper_requests::HelperRequests;
 use crate::roce_port::{Closed, PortUse, VnicPort};
 use crate::running_helper_requests::Subject;
+use crate::underlay_psp_port::UnderlayPspPort;
 use crate::vnic_attachment::Attached;
 use crate::vnic_attachment_identity::Evidence;
 use crate::vnic_references::{Hold, UnusedVnics, WeakHold};
@@ -56,6 +57,8 @@ pub(crate) type Named = (VnicId, Option<Attached>);
 pub(crate) struct Vnics {
     registry: Registry,
     served: HashMap<VnicId, Served>,
+    /// The port of PSP of all that have a virtual address.
+    pub(crate) underlay_psp: UnderlayPspPort,
     /// vNICs whose last holder has gone.
     left: UnusedVnics,
     /// Sockets that were closed: there as long as a packet thread has not let go of them.
@@ -69,6 +72,7 @@ impl Vnics {
         Vnics {
             registry,
             served: HashMap::new(),
+            underlay_psp: UnderlayPspPort::default(),
             left: UnusedVnics::default(),
             closed: Vec::new(),
             warned: BTreeSet::new(),
@@ -178,13 +182,16 @@ impl Vnics {
         self.served.get_mut(&vnic).map(|served| &mut served.port)
     }
 
-    /// The port of PSP of an open vNIC.
+    /// The port of PSP in an open vNIC's own namespace.
     pub(crate) fn psp_port_mut(&mut self, vnic: VnicId) -> Option<&mut VnicPort> {
         self.served.get_mut(&vnic).map(|served| &mut served.psp.port)
     }
 
-    /// The same, to look at.
+    /// The port of PSP that an open vNIC uses.
     pub(crate) fn psp_port(&self, vnic: VnicId) -> Option<&VnicPort> {
+        if self.underlay_psp.tenant_of(vnic).is_some() {
+            return Some(&self.underlay_psp.port);
+        }
         self.served.get(&vnic).map(|served| &served.psp.port)
     }
 
@@ -200,7 +207,7 @@ impl Vnics {
         self.served.get_mut(&vnic)?.psp.before.take()
     }
 
-    /// A vNIC needs its port of PSP no more. What was open.
+    /// A vNIC needs the port of PSP in its own namespace no more. What was open.
     pub(crate) fn close_psp(&mut self, vnic: VnicId) -> Option<Arc<UdpPort>> {
         let psp = std::mem::take(&mut self.served.get_mut(&vnic)?.psp);
         let PspPort { mut port, .. } = psp;
@@ -222,6 +229,22 @@ impl Vnics {
         wanted
     }
 
+    /// Asks for the port of PSP in the daemon's own namespace, unless that was done not long ago.
+    pub(crate) fn want_underlay_psp_port(
+        &mut self,
+        helper: &mut HelperRequests,
+        now: u64,
+    ) -> PortUse {
+        let wanted = self.underlay_psp.port.want(now);
+        match wanted {
+            PortUse::Ask if !helper.ask_underlay_psp_port(now) => {
+                drop(self.underlay_psp.port.failed(now));
+                PortUse::Vain
+            }
+            wanted => wanted,
+        }
+    }
+
     /// A port of PSP that was in use is asked for again.
     pub(crate) fn try_psp_port_again(&self, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
         if self.psp_port(vnic).is_some_and(VnicPort::is_asked_for) {
@@ -236,6 +259,9 @@ impl Vnics {
         remote: IpAddr,
         refusal: Option<Refusal>,
     ) -> bool {
+        if let Some(tenant) = self.underlay_psp.tenant_of(vnic) {
+            return self.underlay_psp.note_refusal(tenant, remote, refusal);
+        }
         let Some(served) = self.served.get_mut(&vnic) else { return false };
         let refused = &mut served.psp.refused;
         match refusal {
@@ -247,7 +273,8 @@ impl Vnics {
 
     /// Why an address gets nothing of a vNIC.
     pub(crate) fn refusal(&self, vnic: VnicId, remote: IpAddr) -> Option<Refusal> {
-        self.served.get(&vnic)?.psp.refused.get(&remote).copied()
+        let flat = || self.served.get(&vnic)?.psp.refused.get(&remote).copied();
+        self.underlay_psp.refusal(vnic, remote).or_else(flat)
     }
 
     /// The first holder of an open vNIC.

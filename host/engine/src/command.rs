@@ -1,6 +1,7 @@
 //! Defines commands of the control plane to the engine, and events back.
 
 use crate::kept_memory_limits::HolderPath;
+use crate::network::network_places::NetworkPlaces;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_pacer::{Limit, SharedLimiter};
@@ -248,6 +249,13 @@ pub enum Command {
         vnic: VnicId,
         /// `None`: packets are in plain.
         encryption: Option<Box<Encryption>>,
+    },
+    /// Copies of what is sent to groups come to a vNIC of a virtual network from these alone.
+    SetPlaces {
+        /// One that is served.
+        vnic: VnicId,
+        /// All vNICs of its virtual network.
+        places: Arc<NetworkPlaces>,
     },
     /// Serve a link.
     Attach(Box<Attach>),

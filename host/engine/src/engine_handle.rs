@@ -1,12 +1,13 @@
 //! Provides the handle that the control plane holds.
 
 use crate::command::{Command, Event, QpCounters};
+use crate::event_outbox::Outbox;
 use crate::event_queues::Events;
 use crate::kept_memory_limits::{HOST_BYTES, Store};
 use crate::network::pending_probes::Questions;
+use crate::network::underlay_relay::UnderlayRelay;
 use crate::pages::mapped_memory_budget::{Mappings, Remains};
 use crate::worker::event_loop::{Inbox, Worker};
-use crate::worker::event_outbox::Outbox;
 use crate::worker::shared_counters::Counters;
 use omniverb_sys::EventFd;
 use omniverb_sys::thread_watchdog::ThreadPulses;
@@ -119,6 +120,7 @@ impl Engine {
             | Command::SetLimit { vnic, .. }
             | Command::SetFaults { vnic, .. }
             | Command::SetEncryption { vnic, .. }
+            | Command::SetPlaces { vnic, .. }
             | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Refuse { vnic, .. }
@@ -155,6 +157,16 @@ impl Engine {
     fn thread_of(&self, vnic: VnicId) -> &Thread {
         let count = self.threads.len() as u64;
         &self.threads[(vnic.0 % count) as usize]
+    }
+
+    /// Starts the thread that carries packets of virtual networks. Its events are among the
+    /// engine's.
+    ///
+    /// # Errors
+    /// `EMFILE`, `EAGAIN` and the like.
+    pub fn start_relay(&self, pulses: &ThreadPulses) -> io::Result<UnderlayRelay> {
+        let outbox = Outbox::new(self.events.clone(), self.ready.clone());
+        UnderlayRelay::start(pulses.minor("underlay"), outbox)
     }
 
     /// A question of this number is sent from a vNIC to an address: [`Event::Answered`] tells what

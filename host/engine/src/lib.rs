@@ -14,6 +14,7 @@
 
 mod command;
 mod engine_handle;
+mod event_outbox;
 mod event_queues;
 mod kept_memory_limits;
 mod memory_accounts;
@@ -34,6 +35,7 @@ pub use command::{
 pub use engine_handle::{Engine, Settings};
 pub use kept_memory_limits::HolderPath;
 pub use network::handshake_datagram;
+pub use network::network_places::NetworkPlaces;
 pub use network::underlay_relay::{Seat, UnderlayRelay};
 pub use omniverb_link::page_grant_pacing::Denial;
 pub use omniverb_pacer::{Limit, SharedLimiter};

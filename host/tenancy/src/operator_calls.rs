@@ -13,7 +13,7 @@ use crate::tenancy::Tenancy;
 use crate::view::status_rows::{Row, VnicStatus};
 use crate::virtual_networks::{TenantNetwork, VnicPlace};
 use omniverb_session::body::Cursor;
-use omniverb_terms::{Qpn, VnicId};
+use omniverb_terms::{Gid, Qpn, VnicId};
 use std::collections::BTreeMap;
 
 impl Tenancy {
@@ -104,6 +104,12 @@ impl Tenancy {
     #[must_use]
     pub fn place(&self, key: VnicId) -> Option<(TenantId, VnicPlace)> {
         self.tenants.virtual_networks.place(key)
+    }
+
+    /// The vNICs of a tenant's virtual network, here and on other hosts: their places and vGIDs.
+    #[must_use]
+    pub fn names_in(&self, tenant: TenantId) -> Vec<(VnicPlace, Gid)> {
+        self.tenants.virtual_networks.names_in(tenant)
     }
 
     /// The number of a vNIC's queue pair 1 in packets.

@@ -10,8 +10,9 @@ use crate::tenancy::Tenancy;
 use crate::virtual_networks::Destination;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    Adopt, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, GrantDenied, GrantEnded,
-    Granted, LinkClosed, LinkReady, Pin, QpCreated, QpFailed, RequestGrant, TraceLink,
+    Adopt, AttachGroup, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, GrantDenied,
+    GrantEnded, Granted, GroupAttached, LinkClosed, LinkReady, Pin, QpCreated, QpFailed,
+    RequestGrant, TraceLink,
 };
 use omniverb_session::cm::{AcceptCmId, CmHappened, CmIdQueried, ConnectCmId};
 use omniverb_terms::{Gid, Qpn, VnicId};
@@ -37,6 +38,7 @@ impl Tenancy {
             Message::CreateQp(CreateQp { qpn, .. })
             | Message::DestroyQp(DestroyQp { qpn, .. })
             | Message::QpFailed(QpFailed { qpn, .. })
+            | Message::AttachGroup(AttachGroup { qpn, .. })
             | Message::ConnectCmId(ConnectCmId { qpn, .. })
             | Message::AcceptCmId(AcceptCmId { qpn, .. }) => {
                 *qpn = self.own_physical(session, vnic, *qpn);
@@ -92,6 +94,7 @@ impl Tenancy {
         match message {
             Message::QpCreated(QpCreated { qpn, .. })
             | Message::Connected(Connected { qpn, .. })
+            | Message::GroupAttached(GroupAttached { qpn, .. })
             | Message::Adopt(Adopt { qpn, .. })
             | Message::Pin(Pin { qpn, .. }) => *qpn = self.own_shown(vnic, *qpn),
             Message::LinkReady(LinkReady { qpn, peer_qpn, dgid, .. }) => {

@@ -10,7 +10,7 @@ use crate::directory::vnic_gids_and_addresses::Read;
 use crate::directory::vnics_by_address::VnicsByAddress;
 use crate::policy::adoption::Adoption;
 use crate::policy::control_limits::ControlPace;
-use crate::policy::policies::{Policies, Policy};
+use crate::policy::policies::{Policies, Policy, TenantId};
 use crate::row_keys::SessionId;
 use crate::rules::vnic_rules::RuleTable;
 use crate::sessions::revocation_debt::PeerKey;
@@ -59,6 +59,12 @@ impl Tenants {
 
     pub(crate) fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
         self.sessions.get(&session).map(|session| (session.client().pid, session.client().uid))
+    }
+
+    /// Whether a vNIC may be in multicast groups: a flat one of a named tenant is in none, since
+    /// packets of a group may come from any tenant there.
+    pub(crate) fn may_be_in_groups(&self, vnic: VnicId) -> bool {
+        self.policy(vnic).tenant == TenantId::default() || self.virtual_networks.has(vnic)
     }
 
     /// A process, or all of its vNIC, are attached to groups as often as they may.

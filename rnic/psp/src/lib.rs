@@ -4,7 +4,8 @@
 //! * A [`Receiver`] gives out numbers (SPIs) and their keys, and opens packets sealed with them.
 //! * A [`Sender`] has one SPI and its key from the receiver; each of its threads seals by a
 //!   [`Sealer`].
-//! * A [`Tunnel`](tunnel::Tunnel) does both for one vNIC.
+//! * A [`Tunnel`](tunnel::Tunnel) does both for one vNIC, or for a tenant's virtual network on one
+//!   host.
 //! * [`key_handshake`] takes them from one to the other, sealed under the tenant's key.
 //!
 //! The receiver makes the keys, so each direction has its own handshake.
@@ -16,6 +17,7 @@ mod packet_keys;
 mod receiver;
 mod replay_window;
 mod sender;
+mod spi_block;
 pub mod tunnel;
 
 pub use header::{HEADER_BYTES, Header, Malformed};
@@ -23,6 +25,7 @@ pub use omniverb_vgid::TenantKey;
 pub use packet_keys::{MasterKey, PacketKey, Spi};
 pub use receiver::{DropReason, NumberLimits, OpenedPacket, Receiver};
 pub use sender::{Exhausted, Sealer, Sender, sealed_bytes};
+pub use spi_block::SpiBlock;
 
 /// The UDP port of PSP.
 pub const PORT: u16 = 1000;

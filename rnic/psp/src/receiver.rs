@@ -10,9 +10,11 @@ use crate::key_handshake::REQUEST_BYTES;
 use crate::packet_keys::{MasterKey, PacketKey, Spi};
 use crate::replay_window::ReplayWindow;
 use crate::sender::{THREAD_SHIFT, cipher};
+use crate::spi_block::SpiBlock;
 use crate::{ICV_BYTES, NEXT_UDP};
 use ring::aead::{Aad, LessSafeKey, Nonce};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 
 /// Numbers that were given out and never used: what a sender asked for and lost. Of the owner that
 /// has most of them the oldest makes way, so that requests without end fill nothing, and no owner
@@ -102,7 +104,9 @@ pub struct Receiver {
     /// By the first bit of the numbers that are of it.
     masters: [Option<MasterKey>; 2],
     current: usize,
-    /// Numbers given out under the current one.
+    /// Numbers that are given out, but for the first one.
+    range: Range<u32>,
+    /// The last number given out under the current one, or the first of the range.
     given: u32,
     numbers: HashMap<Spi, IssuedSpi>,
     requests: HashMap<[u8; REQUEST_BYTES], Spi>,
@@ -115,16 +119,19 @@ impl Receiver {
     /// With a master key that was never used before: a new one for each start.
     #[must_use]
     pub fn new(master: MasterKey) -> Receiver {
-        Receiver::with_limits(master, NumberLimits::default())
+        Receiver::with_limits(master, NumberLimits::default(), None)
     }
 
-    /// As [`Receiver::new`], with so many numbers at most.
+    /// As [`Receiver::new`], with so many numbers at most, of one block alone if others share the
+    /// port.
     #[must_use]
-    pub fn with_limits(master: MasterKey, max: NumberLimits) -> Receiver {
+    pub fn with_limits(master: MasterKey, max: NumberLimits, block: Option<SpiBlock>) -> Receiver {
+        let range = block.map_or(0..Spi::SELECTOR, SpiBlock::numbers);
         Receiver {
             masters: [Some(master), None],
             current: 0,
-            given: 0,
+            given: range.start,
+            range,
             numbers: HashMap::new(),
             requests: HashMap::new(),
             shares: BTreeMap::new(),
@@ -142,7 +149,7 @@ impl Receiver {
         {
             return Some((spi, self.masters[spi.selector()].as_ref()?.derive(spi)));
         }
-        let number = self.given.checked_add(1).filter(|number| *number < Spi::SELECTOR)?;
+        let number = self.given.checked_add(1).filter(|number| *number < self.range.end)?;
         if self.total(OwnerSpis::used) >= self.max.used && !self.is_below_largest(owner) {
             return None;
         }
@@ -177,7 +184,7 @@ impl Receiver {
         self.current = 1 - self.current;
         let current = self.current;
         self.drop_numbers(|spi, _| spi.selector() == current);
-        (self.masters[self.current], self.given) = (Some(master), 0);
+        (self.masters[self.current], self.given) = (Some(master), self.range.start);
     }
 
     /// Numbers of the master key before this one are valid no more.
@@ -210,6 +217,12 @@ impl Receiver {
             share.used.retain(|spi| numbers.contains_key(spi));
             share.unused() + share.used() > 0
         });
+    }
+
+    /// Whether the master key has less than half of its numbers left: time for another.
+    #[must_use]
+    pub fn is_half_spent(&self) -> bool {
+        self.given - self.range.start > (self.range.end - self.range.start) / 2
     }
 
     /// Whether no numbers are given out.
@@ -407,6 +420,25 @@ mod tests {
         }
         let used: Vec<_> = receiver.shares.values().map(OwnerSpis::used).collect();
         assert_eq!(used, [7, 7, 6]);
+    }
+
+    #[test]
+    fn a_block_is_spent_before_the_next_one_begins() {
+        let block = SpiBlock::new(3);
+        let master = MasterKey::new([1; 32]);
+        let mut receiver = Receiver::with_limits(master, NumberLimits::default(), Some(block));
+        let numbers = block.numbers();
+        assert_eq!(receiver.give(1, &request(1)).unwrap().0.number(), numbers.start + 1);
+        assert!(!receiver.is_half_spent());
+        receiver.given = numbers.end - 2;
+        assert!(receiver.is_half_spent());
+        let (last, _) = receiver.give(1, &request(2)).unwrap();
+        assert_eq!((last.number(), SpiBlock::of(last)), (numbers.end - 1, block));
+        assert!(receiver.give(1, &request(3)).is_none());
+        receiver.rotate(MasterKey::new([2; 32]));
+        let (next, _) = receiver.give(1, &request(3)).unwrap();
+        assert_eq!(next.number(), Spi::SELECTOR | (numbers.start + 1));
+        assert_eq!(SpiBlock::of(next), block);
     }
 
     #[test]

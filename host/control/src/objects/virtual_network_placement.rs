@@ -12,6 +12,7 @@ use super::chosen_qpns::{NUMBERS, QPNS, chosen};
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
 use super::remote_vnic::{RemoteVnic, is_of_a_host, parse_name, place_proof};
 use super::tenant_key_file_reader::TenantKeys;
+use crate::engine::ENCRYPTION_BYTES;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};
 use omniverb_vgid::{
     Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork, VnicAddress,
@@ -25,6 +26,9 @@ use std::ops::RangeInclusive;
 const MTU: u32 = 1500;
 const MTU_OF_ONE_HOST: u32 = 9000;
 const MTUS: RangeInclusive<u32> = 576..=65535;
+
+/// Bytes that encryption adds to a packet.
+const ENCRYPTION: u32 = ENCRYPTION_BYTES as u32;
 
 /// The problem of an IPv6 underlay.
 pub(super) const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
@@ -81,11 +85,6 @@ impl ObjectSet {
         }
         if tenant.key_file.is_none() {
             return Some("an underlay needs a key_file: without a key GIDs are addresses".into());
-        }
-        if tenant.is_encrypted() {
-            let text =
-                "a tenant with an underlay cannot be encrypted yet: leave out one of the two";
-            return Some(text.into());
         }
         underlay.is_ipv6().then(|| NO_IPV6.into())
     }
@@ -327,6 +326,9 @@ impl VirtualPlaces {
                 let is_of_one_host = tenant.underlay.is_some_and(|address| address.is_loopback());
                 let usual = if is_of_one_host { MTU_OF_ONE_HOST } else { MTU };
                 let mtu = tenant.mtu.unwrap_or(usual);
+                // What encryption adds has to fit, too.
+                let added = if tenant.is_encrypted() && !is_of_one_host { ENCRYPTION } else { 0 };
+                let mtu = mtu.saturating_sub(added);
                 (name.clone(), TenantNetwork { codec, vnics, qpns: QPNS, mtu, features })
             })
             .collect();

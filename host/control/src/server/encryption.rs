@@ -28,10 +28,14 @@ impl EnginePorts<'_> {
     /// The vNIC's packets are encrypted and it is not known yet what becomes of its port of PSP:
     /// the other port is kept for then, so that nothing is lost meanwhile.
     pub(super) fn waits_for_psp_port(&mut self, vnic: VnicId, port: &Arc<UdpPort>) -> bool {
-        if self.tables.policy(vnic).encryption.is_none() || port.carried().is_some() {
+        if self.tables.policy(vnic).encryption.is_none() {
             return false;
         }
-        let wanted = self.vnics.want_psp_port(vnic, self.helper, clock::now());
+        let wanted = match self.tables.place(vnic) {
+            Some(_) if !self.leaves_encrypted(vnic) => return false,
+            None if port.carried().is_some() => return false,
+            _ => self.want_psp_port(vnic),
+        };
         let is_open = self.vnics.psp_port(vnic).is_some_and(|port| port.open().is_some());
         if wanted == PortUse::Vain || is_open {
             return false;
@@ -68,14 +72,91 @@ impl EnginePorts<'_> {
         }
     }
 
+    /// Whether a vNIC has a virtual address and sends to other hosts encrypted. From a loopback
+    /// address nothing leaves the host.
+    fn leaves_encrypted(&self, vnic: VnicId) -> bool {
+        let is_encrypted = self.tables.policy(vnic).encryption.is_some();
+        let place = self.tables.place(vnic).filter(|_| is_encrypted);
+        place.is_some_and(|(_, place)| !place.underlay.is_loopback())
+    }
+
+    /// Asks for the port of PSP that a vNIC's packets are to pass by.
+    fn want_psp_port(&mut self, vnic: VnicId) -> PortUse {
+        let now = clock::now();
+        match self.tables.place(vnic) {
+            Some((tenant, _)) => {
+                self.vnics.underlay_psp.join(vnic, tenant);
+                self.vnics.want_underlay_psp_port(self.helper, now)
+            }
+            None => self.vnics.want_psp_port(vnic, self.helper, now),
+        }
+    }
+
+    /// How packets of a vNIC with a virtual address are encrypted between hosts.
+    pub(super) fn underlay_encryption(&self, vnic: VnicId) -> Option<Encryption> {
+        if !self.leaves_encrypted(vnic) {
+            return None;
+        }
+        let (keys, lifetime) = self.objects.keys_of(vnic);
+        let port = self.vnics.underlay_psp.port.shared();
+        Some(Encryption { port, keys, lifetime })
+    }
+
+    /// The helper has opened the port of PSP in the daemon's own namespace, or could not.
+    pub(super) fn underlay_psp_port_found(&mut self, port: io::Result<Arc<UdpPort>>) {
+        let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
+        let closed = self.vnics.closed();
+        let own = &mut self.vnics.underlay_psp;
+        if in_use && own.port.tries_again(closed) {
+            return self.reactor.set(PAUSE, Timer::UnderlayPspPort);
+        }
+        match port {
+            Ok(port) => drop(own.port.opened(port)),
+            Err(error) => {
+                let has_failed = own.port.failed(clock::now()).is_some();
+                if has_failed && !std::mem::replace(&mut own.is_warned_of, true) {
+                    let text = format_args!(
+                        "cannot bind UDP port 1000 in this network namespace: {error}; encrypted \
+                         virtual networks reach no other host"
+                    );
+                    self.journal.log(Level::Warning, text);
+                }
+            }
+        }
+        for vnic in self.vnics.underlay_psp.users() {
+            match self.vnics.take_kept_port(vnic) {
+                Some(kept) => self.port_found(vnic, Ok(kept)),
+                None if self.vnics.has_port(vnic) => self.set_encryption(vnic),
+                None => {}
+            }
+        }
+    }
+
+    /// A vNIC needs no port of PSP any more.
+    pub(super) fn end_psp_port(&mut self, vnic: VnicId) {
+        if let Some(port) = self.vnics.underlay_psp.leave(vnic) {
+            self.engine.close_underlay_psp_port();
+            self.vnics.let_go(&port);
+        }
+        if let Some(port) = self.vnics.close_psp(vnic) {
+            self.vnics.let_go(&port);
+        }
+    }
+
     /// Tells the engine how a vNIC's packets are encrypted.
     pub(super) fn set_encryption(&mut self, vnic: VnicId) {
-        if self.tables.policy(vnic).encryption.is_none() {
-            self.engine.encryption(vnic, None);
-            if let Some(port) = self.vnics.close_psp(vnic) {
-                self.vnics.let_go(&port);
+        if let Some((tenant, _)) = self.tables.place(vnic) {
+            let encryption = self.underlay_encryption(vnic);
+            let is_encrypted = encryption.is_some();
+            self.engine.encrypt_network(tenant, encryption);
+            if !is_encrypted {
+                self.end_psp_port(vnic);
             }
             return;
+        }
+        if self.tables.policy(vnic).encryption.is_none() {
+            self.engine.encryption(vnic, None);
+            return self.end_psp_port(vnic);
         }
         let (keys, lifetime) = self.objects.keys_of(vnic);
         // Without keys nothing passes.
@@ -90,8 +171,10 @@ impl EnginePorts<'_> {
         if !self.vnics.has_port(vnic) {
             return;
         }
-        if self.tables.policy(vnic).encryption.is_some() {
-            self.vnics.want_psp_port(vnic, self.helper, now);
+        let is_flat = self.tables.place(vnic).is_none();
+        if self.tables.policy(vnic).encryption.is_some() && (is_flat || self.leaves_encrypted(vnic))
+        {
+            self.want_psp_port(vnic);
         }
         self.set_encryption(vnic);
     }
@@ -106,10 +189,13 @@ impl EnginePorts<'_> {
         if !self.vnics.note_refusal(vnic, remote, refusal) {
             return;
         }
-        let name = self.vnics.registry().name(vnic);
+        let of = match self.vnics.underlay_psp.tenant_of(vnic) {
+            Some(_) => format!("tenant {}", self.objects.tenant_of(vnic)),
+            None => format!("vNIC {}", self.vnics.registry().name(vnic)),
+        };
         let text = match refusal {
-            Some(why) => format!("vNIC {name} sends nothing to {remote}: {}", phrase(why)),
-            None => format!("vNIC {name} exchanges encrypted packets with {remote} now"),
+            Some(why) => format!("{of} sends nothing to {remote}: {}", phrase(why)),
+            None => format!("{of} exchanges encrypted packets with {remote} now"),
         };
         self.journal.log(if refusal.is_some() { Level::Warning } else { Level::Info }, text);
     }

@@ -2,17 +2,19 @@
 
 use crate::client::Origin;
 use crate::daemon_log::Level;
+use crate::engine::NetworkPlaces;
 use crate::link_memory::Shared;
 use crate::reactor::Timer;
-use crate::roce_port::PAUSE;
+use crate::roce_port::{GroupScope, PAUSE};
 use crate::server::subsystems::EnginePorts;
 use omniverb_sys::clock;
 use omniverb_sys::proxied_udp::ProxiedSocket;
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_tenancy::{EngineEnd, VnicId};
+use omniverb_tenancy::{EngineEnd, TenantId, VnicId, VnicPlace};
 use omniverb_terms::Qpn;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl EnginePorts<'_> {
@@ -24,9 +26,8 @@ impl EnginePorts<'_> {
         if port.open().is_none() {
             return port.wait(end);
         }
-        let (qpn, peer_qpn) = (end.ready.qpn, end.ready.peer_qpn);
-        if peer_qpn.is_group()
-            && let Err(error) = port.join((qpn, peer_qpn), end.underlay)
+        if end.ready.peer_qpn.is_group()
+            && let Err(error) = self.join_group(&end)
         {
             let group = end.underlay.remote;
             // Its process tries again and again.
@@ -51,20 +52,52 @@ impl EnginePorts<'_> {
 
     pub(super) fn wire_failed(&mut self, end: &EngineEnd) {
         let (qpn, peer_qpn) = (end.ready.qpn, end.ready.peer_qpn);
-        if let Some(port) = self.vnics.port_mut(end.vnic) {
-            port.leave((qpn, peer_qpn));
-        }
+        self.leave_group(end.vnic, (qpn, peer_qpn));
         self.tables.decide(|tables| tables.engine_link_failed(qpn, peer_qpn));
     }
 
     pub(super) fn detach_engine(&mut self, vnic: VnicId, qpn: Qpn, peer_qpn: Qpn) {
-        if let Some(port) = self.vnics.port_mut(vnic) {
-            if port.wait_no_more(qpn, peer_qpn) {
-                return;
-            }
-            port.leave((qpn, peer_qpn));
+        if let Some(port) = self.vnics.port_mut(vnic)
+            && port.wait_no_more(qpn, peer_qpn)
+        {
+            return;
         }
+        self.leave_group(vnic, (qpn, peer_qpn));
         self.engine.detach(qpn, peer_qpn);
+    }
+
+    /// A link is there by which a queue pair is attached to a group.
+    fn join_group(&mut self, end: &EngineEnd) -> io::Result<()> {
+        let link = (end.ready.qpn, end.ready.peer_qpn);
+        let scope = match self.tables.place(end.vnic) {
+            Some(_) => GroupScope::Virtual,
+            None => GroupScope::Namespace,
+        };
+        let Some(port) = self.vnics.port_mut(end.vnic) else { return Ok(()) };
+        let change = port.join(link, end.underlay, scope)?;
+        if scope == GroupScope::Virtual {
+            change.joined.into_iter().for_each(|group| self.engine.join_group(end.vnic, group));
+            change.left.into_iter().for_each(|group| self.engine.leave_group(end.vnic, group));
+        }
+        Ok(())
+    }
+
+    /// A link by which a queue pair may have been attached to a group is no more.
+    fn leave_group(&mut self, vnic: VnicId, link: (Qpn, Qpn)) {
+        let Some(port) = self.vnics.port_mut(vnic) else { return };
+        let left = port.leave(link);
+        if self.tables.place(vnic).is_some() {
+            left.into_iter().for_each(|group| self.engine.leave_group(vnic, group));
+        }
+    }
+
+    /// The vNICs of a tenant's virtual network.
+    pub(super) fn places_in(&self, tenant: TenantId) -> Arc<NetworkPlaces> {
+        let names = self.tables.names_in(tenant).into_iter();
+        Arc::new(NetworkPlaces::new(names.map(|(place, gid)| {
+            let (first, count) = (place.range.offset().number(), place.range.count());
+            (place.underlay, Qpn(first), count, gid)
+        })))
     }
 
     /// The helper has opened a vNIC's sockets, or could not.
@@ -96,18 +129,13 @@ impl EnginePorts<'_> {
                 let services = self.tables.services_of(vnic);
                 let end = port.carried().map(ProxiedSocket::carriers_end);
                 self.engine.open(vnic, port, &holder, services);
-                if let Some(((tenant, place), end)) = self.tables.place(vnic).zip(end)
-                    && let Err(error) = end.and_then(|end| {
-                        let agent = self.machines.of_vnic(vnic).and_then(|it| it.port.clone());
-                        let is_added = self.objects.added_address(vnic).is_some();
-                        self.engine.carry(vnic, (tenant, &place, is_added), end, agent)
-                    })
-                {
-                    self.warn_of_underlay(vnic, place.underlay, &error);
+                if let Some((place, end)) = self.tables.place(vnic).zip(end) {
+                    self.carry(vnic, place, end);
                 }
                 let policy = self.tables.policy(vnic);
                 self.engine.limit(vnic, &policy, self.objects.shared_limits(vnic));
-                if policy.encryption.is_some() {
+                // A virtual network's is said with the place.
+                if policy.encryption.is_some() && self.tables.place(vnic).is_none() {
                     self.set_encryption(vnic);
                 }
                 if policy.faults.is_some() {
@@ -132,6 +160,30 @@ impl EnginePorts<'_> {
                 for end in waiting {
                     self.wire_failed(&end);
                 }
+            }
+        }
+    }
+
+    /// Has packets of a vNIC with a virtual address carried.
+    fn carry(
+        &mut self,
+        vnic: VnicId,
+        (tenant, place): (TenantId, VnicPlace),
+        end: io::Result<OwnedFd>,
+    ) {
+        let (encryption, places) = (self.underlay_encryption(vnic), self.places_in(tenant));
+        let is_encrypted = encryption.is_some();
+        let agent = self.machines.of_vnic(vnic).and_then(|it| it.port.clone());
+        let carried = end.and_then(|end| {
+            let is_added = self.objects.added_address(vnic).is_some();
+            self.engine.carry(vnic, (tenant, &place, is_added), (end, agent), encryption, places)
+        });
+        if let Err(error) = carried {
+            // Its packets pass by another port.
+            let is_of_plain_port =
+                matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable);
+            if !(is_encrypted && is_of_plain_port) {
+                self.warn_of_underlay(vnic, place.underlay, &error);
             }
         }
     }
@@ -178,8 +230,6 @@ impl EnginePorts<'_> {
             self.engine.close(vnic);
             self.vnics.let_go(&port);
         }
-        if let Some(port) = self.vnics.close_psp(vnic) {
-            self.vnics.let_go(&port);
-        }
+        self.end_psp_port(vnic);
     }
 }

@@ -53,7 +53,7 @@ impl Server {
                     Subject::Arrival(id) => self.identified(id, found),
                     Subject::Named(id) => self.name_found(id, found),
                     Subject::Sockets(number) => self.sockets_found(number, found),
-                    Subject::Vnic(_) | Subject::Containers => {}
+                    Subject::Vnic(_) | Subject::Underlay | Subject::Containers => {}
                 }
             }
             (Kind::Interfaces, subject, found) => {
@@ -72,12 +72,15 @@ impl Server {
                 });
                 self.engine_ports().port_found(vnic, port);
             }
-            (Kind::PspPort, Subject::Vnic(vnic), found) => {
+            (Kind::PspPort, subject, found) => {
                 let port = found.and_then(|found| match found {
                     Found::UdpPort(port) => Ok(Arc::new(port)),
                     _ => Err(io::ErrorKind::InvalidData.into()),
                 });
-                self.engine_ports().psp_port_found(vnic, port);
+                match subject {
+                    Subject::Vnic(vnic) => self.engine_ports().psp_port_found(vnic, port),
+                    _ => self.engine_ports().underlay_psp_port_found(port),
+                }
             }
             _ => {}
         }

@@ -236,6 +236,11 @@ impl Server {
                 Timer::PspPort(vnic) => {
                     self.vnics.try_psp_port_again(vnic, &mut self.helper, now);
                 }
+                Timer::UnderlayPspPort => {
+                    if self.vnics.underlay_psp.port.is_asked_for() {
+                        self.helper.ask_underlay_psp_port(now);
+                    }
+                }
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),
                 Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),
                 Timer::Audit => self.audit_lines().audit_due(),

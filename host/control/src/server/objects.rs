@@ -11,8 +11,9 @@ use crate::server::subsystems::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::operator::{ChangeObjects, OBJECT_TEXT_BYTES, ObjectsChanged};
 use omniverb_sys::termination_fd;
-use omniverb_tenancy::{KeyGeneration, Policy, VnicId};
+use omniverb_tenancy::{KeyGeneration, Policy, TenantId, VnicId};
 use omniverb_terms::Errno;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -142,6 +143,16 @@ impl EnginePorts<'_> {
     pub(super) fn apply_networks(&mut self) {
         let networks = self.objects.networks(ENGINE_FEATURES);
         self.tables.decide(|tables| tables.describe_networks(networks));
+        let mut served: BTreeMap<TenantId, Vec<VnicId>> = BTreeMap::new();
+        for vnic in self.vnics.registry().ids() {
+            if let Some((tenant, _)) = self.tables.place(vnic).filter(|_| self.vnics.has_port(vnic))
+            {
+                served.entry(tenant).or_default().push(vnic);
+            }
+        }
+        for (tenant, vnics) in served {
+            self.engine.set_places(tenant, &vnics, &self.places_in(tenant));
+        }
     }
 
     /// Gives a vNIC its place in its tenant's virtual network, or none. It has other sockets then.

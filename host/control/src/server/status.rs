@@ -208,7 +208,7 @@ impl StatusRows<'_> {
             return None;
         }
         let vnic = self.tables.vnic_of(qpn)?;
-        self.vnics.refusal(vnic, peer.address?).map(encryption::phrase)
+        self.vnics.refusal(vnic, peer.host.or(peer.address)?).map(encryption::phrase)
     }
 
     pub(super) fn peer(&self, qpn: Qpn, peer: &PeerStatus) -> Value {

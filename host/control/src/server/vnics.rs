@@ -75,7 +75,9 @@ impl EnginePorts<'_> {
         if wanted == Some(PortUse::Ask) {
             self.port_found(vnic, Ok(port));
         }
-        self.vnics.has_port(vnic)
+        // One that waits for the port of PSP is not open yet.
+        let port = self.vnics.port(vnic);
+        port.is_some_and(|port| port.open().is_some() || port.is_asked_for())
     }
 
     /// A port that needs no sockets of a vNIC's namespace: that of one with a virtual address.

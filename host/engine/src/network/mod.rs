@@ -3,8 +3,10 @@
 
 pub(crate) mod early_packets;
 pub(crate) mod fault_injection;
+mod group_copy;
 pub mod handshake_datagram;
 pub(crate) mod local_forwarding;
+pub(crate) mod network_places;
 pub(crate) mod packet_train;
 pub(crate) mod pending_probes;
 pub(crate) mod roce_port;

@@ -19,26 +19,46 @@
 //! their last packets: an acknowledgement or a datagram that its peer waits for. So a vNIC that is
 //! closed gets no packets any more, but what it sends is carried until its port is closed.
 //!
+//! Packets of an encrypted tenant leave and arrive by PSP, at UDP port 1000
+//! (`underlay_relay/tenant_tunnels.rs`). What comes for it at port 4791 is dropped.
+//!
 //! A virtual machine's agent has a port, too, by which it and the packet thread tell each other
 //! that a doorbell was rung. That is passed on between the two ports. Datagrams of the agent are of
 //! no virtual network, and dropped.
 
-use crate::network::handshake_datagram;
-use omniverb_sys::proxied_udp::{
-    self, HEAD_BYTES, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader, ProxiedMessage,
-};
+mod group_copies;
+mod host_sockets;
+mod outgoing_packets;
+mod seats;
+mod tenant_tunnels;
+
+use crate::command::Encryption;
+use crate::event_outbox::Outbox;
+use crate::network::network_places::NetworkPlaces;
+use crate::network::roce_port::Arrival;
+use crate::network::{group_copy, handshake_datagram};
+use group_copies::GroupCopies;
+use host_sockets::HostSockets;
+use omniverb_psp::tunnel::Addresses;
+use omniverb_sys::proxied_udp::{self, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader, ProxiedMessage};
 use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::udp_socket::{UdpPort, bound_early_to, bound_to};
-use omniverb_sys::{EventFd, Poller, seqpacket};
-use omniverb_terms::{Qpn, VnicId};
-use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use omniverb_sys::{EventFd, Poller, clock, seqpacket};
+use omniverb_terms::VnicId;
+use omniverb_transport::Ecn;
+use outgoing_packets::{destination, is_here, pass_on, send_out, send_to_group};
+use quinn_udp::{EcnCodepoint, RecvMeta};
+use seats::Seats;
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tenant_tunnels::TenantTunnels;
+
+pub use seats::Seat;
 
 /// That of RoCE v2.
 const PORT: u16 = omniverb_wire::PORT;
@@ -48,8 +68,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 4;
 /// Packets of one vNIC that are taken before others get their turn.
 const PACKETS_PER_TURN: usize = 64;
-/// Bytes of a packet up to the end of its destination QPN.
-const DESTINATION_END: usize = 8;
 /// How long the thread is waited for, which does what it is told in its next iteration.
 const ORDER_MAX: Duration = Duration::from_secs(1);
 
@@ -60,36 +78,25 @@ mod token {
     pub(super) const VNIC: u64 = 3 << 56;
     pub(super) const AGENT: u64 = 4 << 56;
     pub(super) const CLOSED_VNIC: u64 = 5 << 56;
+    pub(super) const PSP: u64 = 6 << 56;
     pub(super) const NUMBER: u64 = (1 << 56) - 1;
-}
-
-/// A vNIC whose packets are carried.
-#[derive(Debug)]
-pub struct Seat {
-    /// By which the control plane closes it.
-    pub vnic: VnicId,
-    /// Its virtual network, by a number that no other has. Only vNICs of one reach each other.
-    pub network: u64,
-    /// The address of this host that its packets carry.
-    pub underlay: IpAddr,
-    /// The host gets that address about now, and may lose it for a while.
-    pub is_added: bool,
-    /// Whether it has peers on other hosts. Without them it needs no socket.
-    pub has_far_peers: bool,
-    /// Its QPNs: the first, and how many.
-    pub qpns: (Qpn, u32),
-    /// The other end of its port.
-    pub end: OwnedFd,
-    /// The port of the agent, if it is a virtual machine's.
-    pub agent: Option<Arc<UdpPort>>,
 }
 
 /// By which the thread says whether it could do something.
 type Outcome = mpsc::Sender<io::Result<()>>;
 
 enum Order {
-    Open(Seat, Outcome),
+    Open(Box<Seat>, Outcome),
     Close(VnicId),
+    /// Packets of a virtual network are encrypted with these keys from now on, or no more.
+    Encrypt(u64, Option<Encryption>),
+    /// The port of PSP, if there is one.
+    PspPort(Option<Arc<UdpPort>>),
+    /// A vNIC is in a group from now on, or no longer.
+    JoinGroup(VnicId, IpAddr),
+    LeaveGroup(VnicId, IpAddr),
+    /// All vNICs of a virtual network.
+    Places(u64, Arc<NetworkPlaces>),
 }
 
 /// Whether more can come from a vNIC's port.
@@ -97,6 +104,13 @@ enum Order {
 enum PortState {
     Open,
     Closed,
+}
+
+/// A vNIC that sends.
+#[derive(Clone, Copy, Debug)]
+enum SeatKey {
+    Served(VnicId),
+    Leaving(u64),
 }
 
 /// The thread, as the control plane holds it. Dropping it ends the thread.
@@ -107,11 +121,11 @@ pub struct UnderlayRelay {
 }
 
 impl UnderlayRelay {
-    /// Starts the thread, which shows by `pulse` that it goes on.
+    /// Starts the thread, which shows by `pulse` that it goes on, and tells of events by `outbox`.
     ///
     /// # Errors
     /// `EMFILE`, `EAGAIN` and the like.
-    pub fn start(pulse: ThreadPulse) -> io::Result<UnderlayRelay> {
+    pub(crate) fn start(pulse: ThreadPulse, outbox: Outbox) -> io::Result<UnderlayRelay> {
         let (orders, inbox) = mpsc::channel();
         let (wake, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
         poller.add(&*wake, token::ORDERS)?;
@@ -119,11 +133,14 @@ impl UnderlayRelay {
             poller,
             inbox,
             wake: wake.clone(),
-            hosts: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            hosts: HostSockets::default(),
+            seats: Seats::default(),
             leaving: BTreeMap::new(),
-            last_number: 0,
-            ranges: BTreeMap::new(),
+            last_leaving: 0,
+            tunnels: TenantTunnels::new(outbox, clock::now()),
+            is_psp_port_closing: false,
+            copies: GroupCopies::default(),
+            turn: 0,
             buffer: vec![0; BUFFERS * BUFFER_BYTES],
         };
         let builder = std::thread::Builder::new().name("underlay".into());
@@ -142,7 +159,7 @@ impl UnderlayRelay {
     /// neither is known.
     pub fn open(&mut self, seat: Seat) -> io::Result<()> {
         let (done, outcome) = mpsc::channel();
-        self.order(Order::Open(seat, done));
+        self.order(Order::Open(Box::new(seat), done));
         match outcome.recv_timeout(ORDER_MAX) {
             Ok(outcome) => outcome,
             Err(mpsc::RecvTimeoutError::Timeout) => Ok(()),
@@ -153,6 +170,33 @@ impl UnderlayRelay {
     /// Carries no packets to a vNIC any more, and none from it once its port is closed.
     pub fn close(&mut self, vnic: VnicId) {
         self.order(Order::Close(vnic));
+    }
+
+    /// Encrypts what the vNICs of a virtual network exchange with other hosts, or no longer. The
+    /// port of it is [given apart](Self::set_psp_port).
+    pub fn encrypt(&self, network: u64, encryption: Option<Encryption>) {
+        self.order(Order::Encrypt(network, encryption));
+    }
+
+    /// Encrypted packets pass by this port of the host's own network namespace. Without one none
+    /// do.
+    pub fn set_psp_port(&self, port: Option<Arc<UdpPort>>) {
+        self.order(Order::PspPort(port));
+    }
+
+    /// A vNIC is in a group of its virtual network: it gets what others there send to it.
+    pub fn join_group(&self, vnic: VnicId, group: IpAddr) {
+        self.order(Order::JoinGroup(vnic, group));
+    }
+
+    /// It is in it no longer.
+    pub fn leave_group(&self, vnic: VnicId, group: IpAddr) {
+        self.order(Order::LeaveGroup(vnic, group));
+    }
+
+    /// All vNICs of a virtual network are these now.
+    pub fn set_places(&self, network: u64, places: Arc<NetworkPlaces>) {
+        self.order(Order::Places(network, places));
     }
 
     fn order(&self, order: Order) {
@@ -173,24 +217,22 @@ impl Drop for UnderlayRelay {
     }
 }
 
-struct Host {
-    address: IpAddr,
-    socket: OwnedFd,
-    state: UdpSocketState,
-}
-
 struct Relay {
     poller: Poller,
     inbox: mpsc::Receiver<Order>,
     wake: Arc<EventFd>,
-    /// By the numbers of their tokens, each of which is used once.
-    hosts: BTreeMap<u64, Host>,
-    seats: BTreeMap<VnicId, Seat>,
+    /// By the numbers of their tokens.
+    hosts: HostSockets,
+    seats: Seats,
     /// Closed vNICs whose ports the packet thread still has, by the numbers of their tokens.
     leaving: BTreeMap<u64, Seat>,
-    last_number: u64,
-    /// vNICs by underlay addresses and first QPNs; one past the last QPN.
-    ranges: BTreeMap<(IpAddr, u32), (u32, VnicId)>,
+    last_leaving: u64,
+    tunnels: TenantTunnels,
+    /// The port of PSP is closed once no encrypted vNIC is leaving.
+    is_psp_port_closing: bool,
+    copies: GroupCopies,
+    /// Iterations of the thread.
+    turn: u64,
     buffer: Vec<u8>,
 }
 
@@ -200,10 +242,16 @@ impl Relay {
         let mut ready = Vec::new();
         loop {
             pulse.rest();
-            if self.poller.wait(None, &mut ready).is_err() {
+            let due = self.tunnels.next_timeout();
+            let limit = due.map(|due| Duration::from_nanos(due.saturating_sub(clock::now())));
+            if self.poller.wait(limit, &mut ready).is_err() {
                 return;
             }
             pulse.work();
+            self.turn += 1;
+            if due.is_some() {
+                self.tunnels.timeout(clock::now());
+            }
             for of in ready.drain(..) {
                 let number = of & token::NUMBER;
                 match of & !token::NUMBER {
@@ -212,6 +260,7 @@ impl Relay {
                     token::VNIC => self.send(VnicId(number)),
                     token::CLOSED_VNIC => self.send_last(number),
                     token::AGENT => self.hear_agent(VnicId(number)),
+                    token::PSP => self.receive_encrypted(number as usize),
                     _ => {}
                 }
             }
@@ -223,58 +272,77 @@ impl Relay {
         loop {
             match self.inbox.try_recv() {
                 Ok(Order::Open(seat, outcome)) => {
-                    let _ = outcome.send(self.open(seat));
+                    let _ = outcome.send(self.open(*seat));
                 }
                 Ok(Order::Close(vnic)) => self.close(vnic),
+                Ok(Order::Encrypt(network, encryption)) => self.encrypt(network, encryption),
+                Ok(Order::PspPort(port)) => self.set_psp_port(port),
+                Ok(Order::JoinGroup(vnic, group)) => self.seats.join_group(vnic, group),
+                Ok(Order::LeaveGroup(vnic, group)) => self.seats.leave_group(vnic, group),
+                Ok(Order::Places(network, places)) => self.seats.set_places(network, &places),
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,
             }
         }
     }
 
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
-    }
-
     /// Has a socket of a vNIC's underlay address, if there is none yet.
     fn add_host(&mut self, seat: &Seat) -> io::Result<()> {
-        let address = seat.underlay;
-        if self.hosts.values().any(|host| host.address == address) {
-            return Ok(());
-        }
+        let Relay { hosts, poller, .. } = self;
         let open = if seat.is_added { bound_early_to } else { bound_to };
-        let socket = open(SocketAddr::new(address, PORT))?;
-        let state = UdpSocketState::new((&socket).into())?;
-        let number = self.next_number();
-        self.poller.add(&socket, token::HOST | number)?;
-        self.hosts.insert(number, Host { address, socket, state });
-        Ok(())
+        hosts.add(seat.underlay, open, |socket, number| poller.add(socket, token::HOST | number))
     }
 
     /// Closes sockets that no vNIC needs any more.
     fn close_unused_hosts(&mut self) {
         let Relay { poller, hosts, seats, leaving, .. } = self;
         let is_needed = |address: IpAddr| {
-            let mut all = seats.values().chain(leaving.values());
+            let mut all = seats.all().chain(leaving.values());
             all.any(|seat| seat.has_far_peers && seat.underlay == address)
         };
-        for (_, host) in hosts.extract_if(.., |_, host| !is_needed(host.address)) {
+        for host in hosts.remove_unless(is_needed) {
             let _ = poller.remove(&host.socket);
         }
     }
 
-    /// Whether an address is this host's, as far as vNICs have it.
-    fn is_here(&self, address: IpAddr) -> bool {
-        let mut ranges = self.ranges.range((address, u32::MIN)..=(address, u32::MAX));
-        ranges.next().is_some() || self.hosts.values().any(|host| host.address == address)
+    fn set_psp_port(&mut self, port: Option<Arc<UdpPort>>) {
+        // What encrypted vNICs send last passes by it.
+        let is_needed = self.leaving.values().any(|seat| self.tunnels.has(seat.network));
+        self.is_psp_port_closing = port.is_none() && is_needed;
+        if self.is_psp_port_closing || self.tunnels.has_port(port.as_ref()) {
+            return;
+        }
+        for socket in self.tunnels.files() {
+            let _ = self.poller.remove(socket);
+        }
+        self.tunnels.set_port(port);
+        for (socket, number) in self.tunnels.files().zip(0..) {
+            let _ = self.poller.add(socket, token::PSP | number);
+        }
     }
 
-    fn open(&mut self, seat: Seat) -> io::Result<()> {
-        let vnic = seat.vnic;
+    fn encrypt(&mut self, network: u64, encryption: Option<Encryption>) {
+        let now = clock::now();
+        match encryption {
+            None => self.tunnels.end(network),
+            Some(Encryption { keys, lifetime, .. }) => {
+                for seat in self.seats.of_network(network).filter(|seat| seat.has_far_peers) {
+                    let (user, keys) = ((seat.vnic, seat.underlay), keys.clone());
+                    let encryption = Encryption { port: None, keys, lifetime };
+                    self.tunnels.join(network, user, encryption, now);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, mut seat: Seat) -> io::Result<()> {
+        let (vnic, network) = (seat.vnic, seat.network);
         // First, so that a socket that it has already stays.
         let has_socket = if seat.has_far_peers { self.add_host(&seat) } else { Ok(()) };
         self.leave(vnic);
+        if let Some(encryption) = seat.encryption.take() {
+            self.tunnels.join(network, (vnic, seat.underlay), encryption, clock::now());
+        }
         let watched = self.watch(seat);
         if watched.is_err() {
             self.leave(vnic);
@@ -284,14 +352,12 @@ impl Relay {
     }
 
     fn watch(&mut self, seat: Seat) -> io::Result<()> {
-        let (first, count) = seat.qpns;
         // vNICs have numbers of the daemon's own, which never come near these bits.
         let number = seat.vnic.0 & token::NUMBER;
         let agents = seat.agent.iter().flat_map(|port| port.sockets());
         let watched = agents.map(|socket| self.poller.add(socket, token::AGENT | number));
         let watched = self.poller.add(&seat.end, token::VNIC | number).and(watched.collect());
-        self.ranges.insert((seat.underlay, first.0), (first.0 + count, seat.vnic));
-        self.seats.insert(seat.vnic, seat);
+        self.seats.add(seat);
         watched.map_err(|error: io::Error| {
             let text =
                 format!("its packets are not carried, its own port cannot be watched: {error}");
@@ -304,34 +370,40 @@ impl Relay {
         self.close_unused_hosts();
     }
 
-    /// A vNIC gets no packets any more. What it sends is watched for until its port is closed.
+    /// A vNIC gets no packets any more. What it sends is watched for until its port is closed, and
+    /// stays encrypted if it was.
     fn leave(&mut self, vnic: VnicId) {
-        let Some(seat) = self.seats.remove(&vnic) else { return };
+        let Some(seat) = self.seats.remove(vnic) else { return };
+        if self.seats.of_network(seat.network).next().is_none() {
+            self.copies.forget(seat.network);
+        }
         let _ = self.poller.remove(&seat.end);
         for socket in seat.agent.iter().flat_map(|port| port.sockets()) {
             let _ = self.poller.remove(socket);
         }
-        // The numbers may be another vNIC's already.
-        let range = (seat.underlay, seat.qpns.0.0);
-        if self.ranges.get(&range).is_some_and(|(_, of)| *of == vnic) {
-            self.ranges.remove(&range);
-        }
-        let number = self.next_number();
-        if self.poller.add(&seat.end, token::CLOSED_VNIC | number).is_ok() {
-            self.leaving.insert(number, Seat { agent: None, ..seat });
+        self.last_leaving += 1;
+        let number = self.last_leaving;
+        match self.poller.add(&seat.end, token::CLOSED_VNIC | number) {
+            Ok(()) => drop(self.leaving.insert(number, Seat { agent: None, ..seat })),
+            Err(_) => self.has_left(&seat),
         }
     }
 
-    /// The vNIC in whose range a QPN is.
-    fn seat_of(&self, underlay: IpAddr, qpn: Qpn) -> Option<&Seat> {
-        let range = (underlay, u32::MIN)..=(underlay, qpn.0);
-        let (_, (end, vnic)) = self.ranges.range(range).next_back()?;
-        if qpn.0 < *end { self.seats.get(vnic) } else { None }
+    /// Nothing more comes of a vNIC.
+    fn has_left(&mut self, seat: &Seat) {
+        let is_there = |other: &Seat| (other.vnic, other.network) == (seat.vnic, seat.network);
+        if !self.seats.all().chain(self.leaving.values()).any(is_there) {
+            self.tunnels.leave(seat.network, seat.vnic);
+        }
+        if self.is_psp_port_closing {
+            self.set_psp_port(None);
+        }
     }
 
     /// Takes what has come to an underlay address.
     fn receive(&mut self, number: u64) {
-        let Some(host) = self.hosts.get(&number) else { return };
+        let Some(host) = self.hosts.get(number) else { return };
+        let address = host.address;
         let mut meta = [RecvMeta::default(); BUFFERS];
         let mut bytes = std::mem::take(&mut self.buffer);
         let mut slices: Vec<IoSliceMut<'_>> =
@@ -344,47 +416,95 @@ impl Relay {
             }
             let batch = slice.get(..meta.len).unwrap_or_default();
             for datagram in batch.chunks(meta.stride.max(1)) {
-                self.deliver(host.address, meta, datagram);
+                self.deliver(address, meta, datagram);
             }
         }
         self.buffer = bytes;
     }
 
-    fn deliver(&self, underlay: IpAddr, meta: &RecvMeta, datagram: &[u8]) {
+    fn deliver(&mut self, underlay: IpAddr, meta: &RecvMeta, datagram: &[u8]) {
+        let remote = meta.addr.ip().to_canonical();
+        if is_here(&self.seats, &self.hosts, remote) {
+            return;
+        }
+        let ends = Addresses { local: underlay, remote };
+        let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
+        if let Some(copy) = group_copy::read(datagram) {
+            let Relay { seats, tunnels, copies, turn, .. } = self;
+            // One that came in plain is of no encrypted network.
+            let mut networks = seats.networks_in(copy.0).filter(|network| !tunnels.has(*network));
+            let network = networks.find(|network| seats.may_send(*network, ends, copy.1));
+            return network.into_iter().for_each(|network| {
+                copies.deliver(seats, network, (ends, ecn), copy, *turn);
+            });
+        }
         if datagram.len() > PAYLOAD_MAX || handshake_datagram::begins(datagram) {
             return;
         }
-        let remote = meta.addr.ip().to_canonical();
-        if self.is_here(remote) {
-            return;
+        let to = destination(datagram).and_then(|qpn| self.seats.with_qpn(underlay, qpn));
+        let Some(seat) = to else { return };
+        if self.tunnels.has(seat.network) {
+            return self.tunnels.heard_plain(seat.network, ends);
         }
-        let Some(seat) = destination(datagram).and_then(|qpn| self.seat_of(underlay, qpn)) else {
-            return;
-        };
-        let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let local = Some(underlay);
         seat.put(&ProxiedHeader { local, remote, interface: 0, port: PORT, ecn }, datagram);
     }
 
+    /// Takes what has come to a socket of the port of PSP: packets go to vNICs of the tenant whose
+    /// they are.
+    fn receive_encrypted(&mut self, socket: usize) {
+        let Relay { tunnels, seats, hosts, copies, turn, .. } = self;
+        let is_here = |address| is_here(seats, hosts, address);
+        tunnels.receive(socket, clock::now(), is_here, |network, arrival, packet| {
+            let Arrival { flow, ecn, .. } = arrival;
+            let (local, remote) = (flow.destination, flow.source);
+            let ecn = match ecn {
+                Ecn::Unmarked => EcnCodepoint::Ect0,
+                Ecn::CongestionExperienced => EcnCodepoint::Ce,
+            };
+            let ecn = ecn as u8;
+            if let Some(copy) = group_copy::read(packet) {
+                let ends = Addresses { local, remote };
+                if seats.may_send(network, ends, copy.1) {
+                    copies.deliver(seats, network, (ends, ecn), copy, *turn);
+                }
+                return;
+            }
+            if packet.len() > PAYLOAD_MAX {
+                return;
+            }
+            let to = destination(packet).and_then(|qpn| seats.with_qpn(local, qpn));
+            let Some(seat) = to.filter(|seat| seat.network == network) else { return };
+            let local = Some(local);
+            seat.put(&ProxiedHeader { local, remote, interface: 0, port: PORT, ecn }, packet);
+        });
+    }
+
     /// Sends what a vNIC has for its peers.
     fn send(&mut self, vnic: VnicId) {
-        let Some(seat) = self.seats.get(&vnic) else { return };
-        if self.send_some(seat) == PortState::Closed {
+        if self.send_some(SeatKey::Served(vnic)) == PortState::Closed {
             self.close(vnic);
         }
     }
 
     /// The same of a vNIC that is closed, until nothing more can come.
     fn send_last(&mut self, number: u64) {
-        let Some(seat) = self.leaving.get(&number) else { return };
-        if self.send_some(seat) == PortState::Closed {
+        if self.send_some(SeatKey::Leaving(number)) == PortState::Closed
+            && let Some(seat) = self.leaving.remove(&number)
+        {
             let _ = self.poller.remove(&seat.end);
-            self.leaving.remove(&number);
+            self.has_left(&seat);
             self.close_unused_hosts();
         }
     }
 
-    fn send_some(&self, seat: &Seat) -> PortState {
+    fn send_some(&mut self, key: SeatKey) -> PortState {
+        let Relay { hosts, seats, leaving, tunnels, copies, turn, .. } = self;
+        let seat = match key {
+            SeatKey::Served(vnic) => seats.get(vnic),
+            SeatKey::Leaving(number) => leaving.get(&number),
+        };
+        let Some(seat) = seat else { return PortState::Open };
         let mut message = [0; MESSAGE_MAX];
         let mode = seqpacket::BlockingMode::NonBlocking;
         for _ in 0..PACKETS_PER_TURN {
@@ -401,13 +521,16 @@ impl Relay {
                 continue;
             }
             let Some((head, contents)) = ProxiedHeader::read(message) else { continue };
-            if head.local != Some(seat.underlay) || head.remote.is_multicast() {
+            if head.local != Some(seat.underlay) {
                 continue;
             }
-            if self.is_here(head.remote) {
-                self.pass_on(seat, &head, contents);
+            if head.remote.is_multicast() {
+                let parts = (&*hosts, &mut *tunnels, &*seats);
+                send_to_group(parts, (copies, *turn), seat, &head, contents);
+            } else if is_here(seats, hosts, head.remote) {
+                pass_on(seats, seat, &head, contents);
             } else {
-                self.send_out(seat, &head, contents);
+                send_out((hosts, tunnels), seat, (head.remote, head.ecn), contents);
             }
         }
         PortState::Open
@@ -415,7 +538,7 @@ impl Relay {
 
     /// Passes on that a process of a virtual machine has rung, once however often it has.
     fn hear_agent(&mut self, vnic: VnicId) {
-        let Some(seat) = self.seats.get(&vnic) else { return };
+        let Some(seat) = self.seats.get(vnic) else { return };
         let Some(agent) = seat.agent.as_deref().and_then(UdpPort::carried) else { return };
         let mut buffer = [0; MESSAGE_MAX];
         let mut has_rung = false;
@@ -434,45 +557,6 @@ impl Relay {
         if has_rung {
             proxied_udp::say(seat.end.as_fd());
         }
-    }
-
-    /// Gives a packet to a vNIC of this host, if that is of the sender's virtual network.
-    fn pass_on(&self, sender: &Seat, head: &ProxiedHeader, contents: &[u8]) {
-        let to = destination(contents).and_then(|qpn| self.seat_of(head.remote, qpn));
-        let Some(to) = to.filter(|to| to.network == sender.network) else { return };
-        let (local, remote) = (Some(head.remote), sender.underlay);
-        to.put(&ProxiedHeader { local, remote, interface: 0, port: PORT, ecn: head.ecn }, contents);
-    }
-
-    fn send_out(&self, sender: &Seat, head: &ProxiedHeader, contents: &[u8]) {
-        let mut hosts = self.hosts.values();
-        let host = hosts.find(|host| sender.has_far_peers && host.address == sender.underlay);
-        let Some(host) = host else { return };
-        let transmit = Transmit {
-            destination: SocketAddr::new(head.remote, PORT),
-            ecn: EcnCodepoint::from_bits(head.ecn),
-            contents,
-            segment_size: None,
-            src_ip: None,
-        };
-        let _ = host.state.try_send((&host.socket).into(), &transmit);
-    }
-}
-
-impl Seat {
-    /// Gives the vNIC a packet. One without room is lost, as in a network.
-    fn put(&self, head: &ProxiedHeader, datagram: &[u8]) {
-        let mut message = Vec::with_capacity(HEAD_BYTES + datagram.len());
-        message.extend_from_slice(&head.written());
-        message.extend_from_slice(datagram);
-        let _ = seqpacket::try_send(self.end.as_fd(), &message, &[]);
-    }
-}
-
-/// The QPN that a packet is for.
-fn destination(datagram: &[u8]) -> Option<Qpn> {
-    match datagram.first_chunk::<DESTINATION_END>()? {
-        [.., high, middle, low] => Some(Qpn(u32::from_be_bytes([0, *high, *middle, *low]))),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Time is an argument.
 
 pub(crate) mod fair_schedule;
+pub(crate) mod multicast_copy_budget;
 pub(crate) mod sender_throttle;
 pub(crate) mod shared_budget;
 pub(crate) mod unreliable_message_window;

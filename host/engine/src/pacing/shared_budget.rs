@@ -22,7 +22,7 @@ pub(crate) struct Rate {
 
 impl Rate {
     /// A limiter that has a byte for each message.
-    fn limiter(self, now: u64) -> Limiter {
+    pub(crate) fn limiter(self, now: u64) -> Limiter {
         let Rate { per_second, at_once } = self;
         Limiter::new(Limit { bits_per_second: per_second * 8, burst_bytes: at_once }, now)
     }

@@ -219,7 +219,13 @@ impl Datagrams {
 
     /// A packet to the group, from any sender: the application gets the header that names the
     /// sender.
-    pub(crate) fn copy(&mut self, now: u64, packet: &Packet<'_>, (from, to): (IpAddr, IpAddr)) {
+    pub(crate) fn copy(
+        &mut self,
+        now: u64,
+        packet: &Packet<'_>,
+        (from, source): (IpAddr, Qpn),
+        to: IpAddr,
+    ) {
         let Some(deth) = packet.deth() else { return };
         let data = packet.payload();
         let fits = data.len() <= MESSAGE_MAX && packet.bth().is_in_default_partition();
@@ -227,7 +233,7 @@ impl Datagrams {
             return;
         }
         let (flags, immediate) = carried(packet);
-        let (qkey, source) = (deth.queue_key(), deth.source());
+        let qkey = deth.queue_key();
         let request = Request::Grouped { flags, immediate, qkey, source };
         let length = (UDP_BTH_DETH_ICRC + data.len().next_multiple_of(4)) as u16;
         let mut bytes = Vec::with_capacity(GRH_BYTES + data.len());

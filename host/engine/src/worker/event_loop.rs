@@ -1,12 +1,12 @@
 //! Runs a packet thread's loop: waits for the next event and dispatches it.
 
-use super::event_outbox::Outbox;
 use super::pending_work::WorkLeft;
 use super::shared_counters::{Counters, Showing};
 use super::state::State;
 use super::state::receive_datagrams::Receiving;
 use super::thread_sleep::{Awake, Watcher};
 use crate::command::Command;
+use crate::event_outbox::Outbox;
 use crate::kept_memory_limits::Store;
 use crate::network::pending_probes::Questions;
 use crate::pages::mapped_memory_budget::Mappings;

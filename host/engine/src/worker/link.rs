@@ -13,6 +13,7 @@ use omniverb_sys::futex;
 use omniverb_terms::{Operations, Qpn, Service, VnicId};
 use omniverb_transport::{Counters, Ecn, OperationPermit, Status};
 use omniverb_wire::{IcrcFlow, WriteRun};
+use std::net::IpAddr;
 
 /// Budget: threads of an application that are woken from naps on one link at once. One naps as a
 /// rule; how many a hostile one has is not for us to go through.
@@ -266,11 +267,12 @@ impl Link {
     }
 
     /// A packet to the group that its queue pair is attached to by it.
-    pub(super) fn take_copy(&mut self, checked: &CheckedPacket<'_>) {
+    /// `sender`: the address that programs know it by, and its QPN.
+    pub(super) fn take_copy(&mut self, checked: &CheckedPacket<'_>, sender: (IpAddr, Qpn)) {
         self.counted.received_packets += 1;
         self.counted.received_bytes += checked.datagram.len() as u64;
         if let Kind::Datagrams(datagrams) = &mut self.kind {
-            datagrams.copy(checked.now, &checked.packet, (checked.from, checked.local));
+            datagrams.copy(checked.now, &checked.packet, sender, checked.local);
         }
     }
 

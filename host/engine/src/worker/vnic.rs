@@ -1,7 +1,6 @@
 //! Groups a packet thread's state of one vNIC.
 
 use super::fault_queue::FaultQueue;
-use super::multicast_copy_budget::Copies;
 use super::per_sender_rate_limits::PerSenderLimits;
 use super::rate_limit::Gate;
 use super::rate_limit_tree::RateLimits;
@@ -11,7 +10,9 @@ use super::vnic_psp_tunnel::VnicTunnel;
 use crate::command::{LimitUnit, PerUnit};
 use crate::kept_memory_limits::Allowance;
 use crate::network::early_packets::Unclaimed;
+use crate::network::network_places::NetworkPlaces;
 use crate::network::roce_port::Sockets;
+use crate::pacing::multicast_copy_budget::Copies;
 use crate::pages::mapped_memory_budget::Budget;
 use crate::recorder::packet_queue::CaptureSender;
 use omniverb_terms::{Qpn, VnicId};
@@ -32,6 +33,8 @@ pub(super) struct Vnic {
     pub(super) allowance: Allowance,
     /// Bytes that they have mapped.
     pub(super) budget: Budget,
+    /// The vNICs of its virtual network, if it is in one.
+    pub(super) places: Option<Arc<NetworkPlaces>>,
     /// Copies of what is sent to groups.
     pub(super) copies: Copies,
     /// Copies for a capture of its packets.
@@ -67,6 +70,7 @@ impl Vnic {
             early: Alarm::default(),
             allowance,
             budget,
+            places: None,
             copies: Copies::default(),
             capture: CaptureSender::default(),
             fault_queue: None,

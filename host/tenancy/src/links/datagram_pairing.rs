@@ -11,7 +11,6 @@ use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_resolution::Resolved;
-use crate::policy::policies::TenantId;
 use crate::qp_data_path::PathReason;
 use crate::row_keys::{LinkKey, SessionId};
 use crate::vm_pair_windows::window_assignment::LinkOrigin;
@@ -44,10 +43,10 @@ impl Pairing<'_> {
             return Ok(Found::Linked);
         }
         if m.dgid.is_multicast() {
-            // Its end is no single peer, so no host is probed. Members of a group may belong to any
-            // tenant.
+            // Its end is no single peer, so no host is probed. Members of a group in a flat network
+            // may belong to any tenant.
             let may = self.tenants.may_send(self.network, ours, m.sgid, (None, m.dgid));
-            let route = match self.tenants.policy(ours).tenant == TenantId::default() {
+            let route = match self.tenants.may_be_in_groups(ours) {
                 true if !may => Route { why: PathReason::Denied, ..Route::nowhere() },
                 true => Route::group(),
                 false => Route { why: PathReason::Group, ..Route::nowhere() },

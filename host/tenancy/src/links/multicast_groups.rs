@@ -1,7 +1,8 @@
 //! Attaches queue pairs to multicast groups.
 //!
 //! Packets to a group come by a link to the engine, whose far end has a number that no packet can
-//! have.
+//! have. In a virtual network they come from vNICs of the same tenant alone, and the daemon copies
+//! them (`host/engine/src/network/underlay_relay.rs`). A flat vNIC of a named tenant is in none.
 //!
 //! So an attachment is a row like any other link: charged, shown, and gone with its queue pair. The
 //! daemon is in the group at the vNIC's own sockets as long as there is one
@@ -13,7 +14,6 @@ use crate::directory::vnic_gids_and_addresses::GidsAndAddresses;
 use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::links::Linker;
 use crate::links::Unlinker;
-use crate::policy::policies::TenantId;
 use crate::row_keys::SessionId;
 use omniverb_session::body::{AttachGroup, CLOSED_BY_PEER, GidEntry, GroupAttached};
 use omniverb_session::limits::GROUPS_MAX;
@@ -32,8 +32,7 @@ impl Linker<'_> {
             return Err(Errno::EINVAL);
         }
         let vnic = qp.vnic();
-        // Packets of a group may come from any tenant.
-        if self.tenants.policy(vnic).tenant != TenantId::default() {
+        if !self.tenants.may_be_in_groups(vnic) {
             return Err(Errno::EOPNOTSUPP);
         }
         // Addresses and interfaces may be others than a moment ago.
@@ -41,7 +40,12 @@ impl Linker<'_> {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let names = &self.tenants.vnics.get(&vnic).ok_or(Errno::ENOENT)?.names;
-        let sgid = entry_for(names, m.gid).ok_or(Errno::EADDRNOTAVAIL)?.gid;
+        let networks = &self.tenants.virtual_networks;
+        let entry = match networks.has(vnic) {
+            true => names.table().first().filter(|_| networks.has_group(vnic, m.gid)),
+            false => entry_for(names, m.gid),
+        };
+        let sgid = entry.ok_or(Errno::EADDRNOTAVAIL)?.gid;
         let mut free = None;
         for peer in (0..GROUPS_MAX as u16).map(Qpn::of_group) {
             let link = self.links.engine.to(m.qpn, peer).next();
@@ -67,11 +71,8 @@ impl Linker<'_> {
 }
 
 impl Unlinker<'_> {
-    /// Ends a vNIC's attachments where its tenant may not be in groups.
+    /// Ends a vNIC's attachments: it is in another tenant. Its processes attach again if they may.
     pub(crate) fn leave_groups(&mut self, vnic: VnicId) {
-        if self.tenants.policy(vnic).tenant == TenantId::default() {
-            return;
-        }
         let attached = self.links.engine.attached(vnic);
         let attached: Vec<_> = attached.map(|link| (link.flow.qpn, link.flow.peer)).collect();
         for (qpn, peer) in attached {

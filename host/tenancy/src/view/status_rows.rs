@@ -75,6 +75,8 @@ pub struct PeerStatus {
     pub vnic: Option<String>,
     /// The address that people call it by, if the link was made by this daemon.
     pub address: Option<IpAddr>,
+    /// The underlay address of its host, if it has a virtual address.
+    pub host: Option<IpAddr>,
     /// How data travels to it.
     pub path: Path,
     /// Why it travels so.
@@ -136,6 +138,11 @@ impl StatusRows<'_> {
             qpn: link.flow.peer,
             vnic: link.within.map(|key| self.tenants.vnic_name(key).to_owned()),
             address: Some(self.network.address_of(self.tenants, link.vnic, link.flow.dgid)),
+            host: self
+                .tenants
+                .virtual_networks
+                .route(link.vnic, link.flow.dgid)
+                .map(|route| route.remote),
             path: link.path,
             why: link.why,
         }
@@ -153,6 +160,7 @@ impl StatusRows<'_> {
                 link.vnics[1 - peer_end],
                 link.ways[peer_end].0,
             )),
+            host: None,
             path: Path::Direct,
             why: link.why,
         })

@@ -190,6 +190,10 @@ impl VirtualNetworks {
     /// The route to a GID's destination; `None`: the vNIC is flat.
     pub(crate) fn route(&self, from: VnicId, gid: Gid) -> Option<UnderlayRoute> {
         let local = self.seats.get(&from)?.place.underlay;
+        if gid.is_multicast() {
+            // Copies reach members of the tenant alone.
+            return Some(UnderlayRoute::plain(local, gid.address().to_canonical(), 0));
+        }
         let remote = match self.destination(from, gid)? {
             Destination::Here(key) => self.seats.get(&key)?.place.underlay,
             Destination::There(underlay) => underlay,
@@ -197,6 +201,19 @@ impl VirtualNetworks {
             Destination::Nowhere => Ipv6Addr::UNSPECIFIED.into(),
         };
         Some(UnderlayRoute::plain(local, remote, 0))
+    }
+
+    /// The vNICs of a tenant's virtual network, here and on other hosts: places and vGIDs.
+    pub(crate) fn names_in(&self, tenant: TenantId) -> Vec<(VnicPlace, Gid)> {
+        let Some(network) = self.tenants.get(&tenant) else { return Vec::new() };
+        let Some(codec) = &network.codec else { return Vec::new() };
+        let named = |place: &VnicPlace| Some((*place, codec.encipher(address(place))?));
+        network.vnics.values().filter_map(named).collect()
+    }
+
+    /// Whether a vNIC can be in a group: in a virtual network in IPv4 groups, as its addresses are.
+    pub(crate) fn has_group(&self, key: VnicId, group: Gid) -> bool {
+        self.has(key) && group.address().to_canonical().is_ipv4()
     }
 
     /// Features that all engines of other hosts of a vNIC's tenant have.
@@ -227,10 +244,14 @@ impl VirtualNetworks {
         (source.0 < end).then_some((seat.gid?, gid))
     }
 
-    /// The vGID of an address in a vNIC's virtual network, if a vNIC there has it.
+    /// The vGID of an address in a vNIC's virtual network, if a vNIC there has it. A group is its
+    /// own name.
     pub(crate) fn name(&self, from: VnicId, ip: IpAddr) -> Option<Gid> {
         let seat = self.seats.get(&from)?;
         let IpAddr::V4(ip) = ip.to_canonical() else { return None };
+        if ip.is_multicast() {
+            return Some(ip.into());
+        }
         if ip == seat.place.virtual_ip {
             return seat.gid;
         }

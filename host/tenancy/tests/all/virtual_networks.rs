@@ -332,3 +332,34 @@ fn sockets_relate_within_a_virtual_network_by_described_addresses() {
     assert_eq!(verdicts(&mut bench, 1), [Err(RelationRefusal::Gone)]);
     bench.tenancy.check_accounts();
 }
+
+#[test]
+fn a_queue_pair_is_in_groups_of_its_tenant_until_its_vnic_leaves_it() {
+    let mut bench = two_tenants();
+    let group: Gid = std::net::Ipv4Addr::new(239, 1, 2, 3).into();
+    let attach = |bench: &mut Bench, session: u64, qpn: Qpn, gid: Gid| {
+        call(bench, session, AttachGroup { qpn, reserved: 0, gid })
+    };
+    let attached = [1, 3].map(|session| {
+        let qpn = qp(&mut bench, session, Service::Ud);
+        match attach(&mut bench, session, qpn, group) {
+            Some(Message::GroupAttached(attached)) => (attached.qpn, attached.peer_qpn),
+            other => panic!("{other:?}"),
+        }
+    });
+    let links = engine_links(&bench);
+    let underlays: Vec<UnderlayRoute> = links.iter().map(|link| link.underlay).collect();
+    let route = UnderlayRoute::plain([192, 0, 2, 1].into(), group.address(), 0);
+    assert_eq!(underlays, [route; 2], "of both tenants, from their underlay addresses");
+    assert!(links.iter().all(|link| link.ready.peer_qpn.is_group()));
+    // Addresses of a virtual network are IPv4.
+    let six: Gid = "ff15::1".parse::<std::net::Ipv6Addr>().unwrap().into();
+    assert!(matches!(attach(&mut bench, 1, attached[0].0, six), Some(Message::Failed(_))));
+    // A vNIC that comes to another tenant is in its groups only once its process attaches again.
+    bench.told.clear();
+    let actions = bench.tenancy.set_place(vnic(1), None);
+    bench.carry_out(actions);
+    assert_eq!(detached(&bench), [attached[0]]);
+    // Flat, in a named tenant: in none.
+    assert!(matches!(attach(&mut bench, 1, attached[0].0, group), Some(Message::Failed(_))));
+}

@@ -1,4 +1,5 @@
-//! Encrypts what a vNIC sends to other addresses, and opens what arrives from them.
+//! Encrypts what a vNIC, or a virtual network, sends to other addresses, and opens what arrives
+//! from them.
 //!
 //! In: trains of packets to send, datagrams from the PSP port, the time, random numbers. Out:
 //! sealed trains, messages of the handshake, packets that a holder of the tenant's key has sealed,
@@ -15,27 +16,28 @@
 //! * A receiver that was restarted knows none of its old numbers. It says so, without proof. The
 //!   sender then asks for another key, at most a few times a second.
 
+mod datagrams;
 mod peer;
 
 use crate::header::Header;
-use crate::key_handshake::{Accepted, HandshakeAddresses, Pending, REQUEST_BYTES};
+use crate::key_handshake::{Accepted, Pending, REQUEST_BYTES};
 use crate::packet_keys::{MasterKey, Spi};
 use crate::receiver::{DropReason, NumberLimits, Receiver};
 use crate::sender::sealed_bytes;
+use crate::spi_block::SpiBlock;
+use datagrams::{ROCE_PORT, UDP_BYTES, UNKNOWN_SPI, message, seal_train};
 use omniverb_vgid::TenantKey;
 use peer::{ASKED_AGAIN, CurrentKey, HEEDED_AGAIN, HeldTrain, Peer, PendingRequest};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
 
+pub use datagrams::{Addresses, OutgoingDatagrams, is_message, number_of, unknown_number};
+
 const MILLISECOND: u64 = 1_000_000;
-/// Bytes of a UDP header.
-const UDP_BYTES: usize = 8;
 /// Bytes that a packet takes more than in plain: the headers of PSP and of the UDP inside, and the
 /// integrity check value.
 pub const OVERHEAD_BYTES: usize = sealed_bytes(UDP_BYTES);
-/// The UDP port that packets inside are for: RoCE v2.
-const ROCE_PORT: u16 = 4791;
 /// Budget: addresses that a tunnel has keys with, or asks for one. The one that was idle longest
 /// makes way.
 const TUNNEL_PEERS_MAX: usize = 512;
@@ -55,22 +57,8 @@ const NUMBERS: NumberLimits = NumberLimits {
 /// The shortest and the longest lifetime of a master key, in nanoseconds.
 const LIFETIME: std::ops::RangeInclusive<u64> = 1_000_000_000..=86_400_000_000_000;
 
-/// What a word begins with that a number is unknown; the number follows.
-const UNKNOWN_SPI: [u8; 8] = *b"OVPSP\0\x01\x03";
-/// What messages of the handshake begin with. No packet of PSP does: its second byte is 1 or 2.
-const MESSAGES: [u8; 5] = *b"OVPSP";
-
 /// Fills bytes with numbers that nobody can guess.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
-
-/// The two ends of a tunnel's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Addresses {
-    /// That of the vNIC.
-    pub local: IpAddr,
-    /// That of the other host.
-    pub remote: IpAddr,
-}
 
 /// Why an address gets nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,19 +76,6 @@ pub enum TunnelEvent {
     Refused(IpAddr, Refusal),
     /// It has answered, after it had not.
     Established(IpAddr),
-}
-
-/// Datagrams to send from the PSP port to that of another address.
-#[derive(Debug)]
-pub struct OutgoingDatagrams {
-    /// From where to where.
-    pub addresses: Addresses,
-    /// The interface, if the address is link-local; otherwise 0.
-    pub interface: u32,
-    /// The datagrams, one behind the other.
-    pub bytes: Vec<u8>,
-    /// The length of all but the last, which may be shorter.
-    pub segment: usize,
 }
 
 /// What became of a train.
@@ -133,7 +108,7 @@ pub struct TunnelCounters {
     pub answered: u64,
 }
 
-/// A vNIC's keys, and those of its peers.
+/// Keys of a vNIC, or of a virtual network on one host, and those of its peers.
 pub struct Tunnel {
     /// The newest first, by which is asked; all of them are answered.
     keys: Vec<TenantKey>,
@@ -152,12 +127,6 @@ pub struct Tunnel {
     counters: TunnelCounters,
 }
 
-/// Whether a datagram from the PSP port is a message, and no packet.
-#[must_use]
-pub fn is_message(datagram: &[u8]) -> bool {
-    datagram.starts_with(&MESSAGES)
-}
-
 fn master_key(random: &mut Random) -> MasterKey {
     let mut bytes = Zeroizing::new([0; 32]);
     random(&mut *bytes);
@@ -170,28 +139,39 @@ fn salt(random: &mut Random) -> [u8; 16] {
     bytes
 }
 
-impl Addresses {
-    /// Who asks whom when we ask.
-    fn as_sender(self) -> HandshakeAddresses {
-        HandshakeAddresses { sender: self.local, receiver: self.remote }
-    }
-
-    /// Who asks whom when the other side asks.
-    fn as_receiver(self) -> HandshakeAddresses {
-        HandshakeAddresses { sender: self.remote, receiver: self.local }
-    }
-}
-
 impl Tunnel {
     /// With a tenant's keys, the newest first, and the lifetime of master keys in nanoseconds: one
     /// second to one day.
     #[must_use]
-    pub fn new(keys: Vec<TenantKey>, lifetime: u64, mut random: Random, now: u64) -> Tunnel {
+    pub fn new(keys: Vec<TenantKey>, lifetime: u64, random: Random, now: u64) -> Tunnel {
+        Tunnel::with_numbers(keys, lifetime, random, now, None)
+    }
+
+    /// As [`Tunnel::new`], with numbers of this block alone: other tunnels have the same port, and
+    /// give out those of other blocks.
+    #[must_use]
+    pub fn sharing_port(
+        block: SpiBlock,
+        keys: Vec<TenantKey>,
+        lifetime: u64,
+        random: Random,
+        now: u64,
+    ) -> Tunnel {
+        Tunnel::with_numbers(keys, lifetime, random, now, Some(block))
+    }
+
+    fn with_numbers(
+        keys: Vec<TenantKey>,
+        lifetime: u64,
+        mut random: Random,
+        now: u64,
+        block: Option<SpiBlock>,
+    ) -> Tunnel {
         let lifetime = lifetime.clamp(*LIFETIME.start(), *LIFETIME.end());
         Tunnel {
             keys,
             lifetime,
-            receiver: Receiver::with_limits(master_key(&mut random), NUMBERS),
+            receiver: Receiver::with_limits(master_key(&mut random), NUMBERS, block),
             random,
             changes_at: now.saturating_add(lifetime),
             peers: HashMap::new(),
@@ -380,8 +360,7 @@ impl Tunnel {
             Err(DropReason::Unknown) => {
                 self.counters.unknown += 1;
                 if may_tell() {
-                    let bytes = [&UNKNOWN_SPI[..], &spi.number().to_be_bytes()].concat();
-                    self.outgoing.push_back(message(addresses, interface, bytes));
+                    self.outgoing.push_back(unknown_number(spi, addresses, interface));
                 }
             }
             Err(DropReason::Malformed | DropReason::Full) => {}
@@ -396,15 +375,21 @@ impl Tunnel {
         Ok((u16::from_be_bytes([s0, s1]), payload))
     }
 
+    /// The tenant's keys, the newest first.
+    #[must_use]
+    pub fn keys(&self) -> &[TenantKey] {
+        &self.keys
+    }
+
     /// A message came to the PSP port. `may_answer`: whether this sender may be answered; asked
-    /// before anything is spent on it.
+    /// before anything is spent on it. Whether it was found to be for this tunnel.
     pub fn hear(
         &mut self,
         (addresses, interface): (Addresses, u32),
         datagram: &[u8],
         now: u64,
         may_answer: impl FnOnce() -> bool,
-    ) {
+    ) -> bool {
         if let Some(spi) = datagram.strip_prefix(&UNKNOWN_SPI) {
             return self.number_is_unknown(addresses, spi, now);
         }
@@ -412,11 +397,11 @@ impl Tunnel {
             return self.answered(addresses, datagram);
         }
         if !may_answer() {
-            return;
+            return false;
         }
         let keys: Vec<_> = self.keys.iter().collect();
         let ends = addresses.as_receiver();
-        let Some(accepted) = Accepted::new(&keys, ends, datagram) else { return };
+        let Some(accepted) = Accepted::new(&keys, ends, datagram) else { return false };
         let salt = salt(&mut self.random);
         let peer = self.peer(addresses, interface, now);
         peer.used_at = now;
@@ -425,18 +410,22 @@ impl Tunnel {
         let owner = peer.owner;
         let lifetime_ms = u32::try_from(self.lifetime / MILLISECOND).unwrap_or(u32::MAX);
         let given = self.receiver.give(owner, accepted.request());
-        let Some((spi, key)) = given else { return };
+        if self.receiver.is_half_spent() {
+            self.changes_at = now;
+        }
+        let Some((spi, key)) = given else { return true };
         if let Some(answer) = accepted.answer((spi, &key), lifetime_ms, salt) {
             self.counters.answered += 1;
             self.outgoing.push_back(message(addresses, interface, answer.to_vec()));
         }
+        true
     }
 
     /// The other side says that it does not know a number: if it is that of the key in use, another
     /// one is asked for.
-    fn number_is_unknown(&mut self, addresses: Addresses, spi: &[u8], now: u64) {
-        let Ok(spi) = <[u8; 4]>::try_from(spi) else { return };
-        let Some(peer) = self.peers.get_mut(&addresses) else { return };
+    fn number_is_unknown(&mut self, addresses: Addresses, spi: &[u8], now: u64) -> bool {
+        let Ok(spi) = <[u8; 4]>::try_from(spi) else { return false };
+        let Some(peer) = self.peers.get_mut(&addresses) else { return false };
         let is_ours = peer
             .key
             .as_ref()
@@ -445,22 +434,23 @@ impl Tunnel {
             peer.heeded_again_at = now.saturating_add(HEEDED_AGAIN);
             self.ask(addresses, now);
         }
+        is_ours
     }
 
     /// An answer came: if it is to a request that is open, packets are sealed with its key.
-    fn answered(&mut self, addresses: Addresses, answer: &[u8]) {
-        let Some(peer) = self.peers.get_mut(&addresses) else { return };
-        let Some(asking) = peer.asking.take() else { return };
+    fn answered(&mut self, addresses: Addresses, answer: &[u8]) -> bool {
+        let Some(peer) = self.peers.get_mut(&addresses) else { return false };
+        let Some(asking) = peer.asking.take() else { return false };
         let (due, begun_at) = (asking.due(), asking.begun_at);
         let mut sender = match asking.finish(answer) {
             Ok(sender) => sender,
             Err(asking) => {
                 peer.asking = Some(asking);
-                return;
+                return false;
             }
         };
         self.asking.remove(&(due, addresses));
-        let Ok(sealer) = sender.sealer() else { return };
+        let Ok(sealer) = sender.sealer() else { return true };
         let lifetime = self.lifetime.min(u64::from(sender.lifetime_ms()) * MILLISECOND);
         peer.key = Some(CurrentKey {
             sealer,
@@ -472,7 +462,7 @@ impl Tunnel {
         }
         let (held, bytes) = peer.take_held();
         self.held_bytes -= bytes;
-        let Some(key) = &mut peer.key else { return };
+        let Some(key) = &mut peer.key else { return true };
         for HeldTrain { source_port, segment, bytes } in held {
             let mut sealed = Vec::with_capacity(bytes.len() * 2);
             if seal_train(key, source_port, &bytes, segment, &mut sealed) {
@@ -485,6 +475,7 @@ impl Tunnel {
                 });
             }
         }
+        true
     }
 
     /// A packet in plain came from an address.
@@ -523,34 +514,6 @@ impl Tunnel {
             }
         }
     }
-}
-
-fn message(addresses: Addresses, interface: u32, bytes: Vec<u8>) -> OutgoingDatagrams {
-    let segment = bytes.len();
-    OutgoingDatagrams { addresses, interface, bytes, segment }
-}
-
-/// Seals each packet of a train. False: the key is used up, and `sealed` is as it was.
-fn seal_train(
-    key: &mut CurrentKey,
-    source_port: u16,
-    train: &[u8],
-    segment: usize,
-    sealed: &mut Vec<u8>,
-) -> bool {
-    let start = sealed.len();
-    for packet in train.chunks(segment.max(1)) {
-        let Ok(length) = u16::try_from(UDP_BYTES + packet.len()) else { continue };
-        let mut header = [0; UDP_BYTES];
-        header[..2].copy_from_slice(&source_port.to_be_bytes());
-        header[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
-        header[4..6].copy_from_slice(&length.to_be_bytes());
-        if key.sealer.seal_parts(0, (&header, packet), sealed).is_err() {
-            sealed.truncate(start);
-            return false;
-        }
-    }
-    true
 }
 
 impl std::fmt::Debug for Tunnel {

@@ -1,7 +1,15 @@
 //! Tests which packets the relay of the underlay passes on, to which vNICs, and its sockets.
 
+mod encryption;
+mod groups;
+
 use super::*;
+use crate::event_queues::Events;
 use omniverb_sys::thread_watchdog::ThreadPulses;
+use omniverb_terms::Qpn;
+use quinn_udp::{Transmit, UdpSocketState};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 #[test]
 fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address() {
@@ -70,7 +78,7 @@ fn an_address_that_the_host_is_about_to_get_has_its_socket_already() {
 }
 
 /// A vNIC of the network 1, with peers on other hosts.
-fn seat(vnic: u64, underlay: IpAddr, first: u32, end: OwnedFd) -> Seat {
+pub(super) fn seat(vnic: u64, underlay: IpAddr, first: u32, end: OwnedFd) -> Seat {
     Seat {
         vnic: VnicId(vnic),
         network: 1,
@@ -80,11 +88,21 @@ fn seat(vnic: u64, underlay: IpAddr, first: u32, end: OwnedFd) -> Seat {
         qpns: (Qpn(first), 1024),
         end,
         agent: None,
+        places: Arc::default(),
+        encryption: None,
     }
 }
 
 fn relay() -> UnderlayRelay {
-    UnderlayRelay::start(ThreadPulses::default().minor("underlay")).unwrap()
+    relay_with_events().0
+}
+
+/// A relay, and what it tells.
+pub(super) fn relay_with_events() -> (UnderlayRelay, Events) {
+    let (events, ready) = (Events::default(), Arc::new(EventFd::new().unwrap()));
+    let outbox = Outbox::new(events.clone(), ready);
+    let pulse = ThreadPulses::default().minor("underlay");
+    (UnderlayRelay::start(pulse, outbox).unwrap(), events)
 }
 
 /// A packet for queue pair `qpn` at `remote`, as a vNIC at `local` sends it.

@@ -30,6 +30,11 @@ impl State {
             Command::SetEncryption { vnic, encryption } => {
                 self.set_encryption(vnic, encryption, watcher);
             }
+            Command::SetPlaces { vnic, places } => {
+                if let Some(vnic) = self.vnics.get_mut(vnic) {
+                    vnic.places = Some(places);
+                }
+            }
             Command::Attach(attach) => self.attach(&attach),
             Command::Refuse { vnic, qpn, peer_qpn, refused } => {
                 self.refuse(vnic, (qpn, peer_qpn), refused);

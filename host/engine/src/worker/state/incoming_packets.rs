@@ -14,6 +14,7 @@ use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{IcrcVerdict, Identification, Packet};
+use std::net::IpAddr;
 
 impl State {
     /// A datagram arrives by itself, not in a train.
@@ -129,17 +130,23 @@ impl State {
     fn copy_to_group(&mut self, vnic: VnicId, checked: &CheckedPacket<'_>) {
         let CheckedPacket { packet, local, .. } = checked;
         let fits = packet.bth().destination() == Qpn::MULTICAST && local.is_multicast();
-        if !fits || packet.deth().is_none() {
-            return;
-        }
+        let (true, Some(deth)) = (fits, packet.deth()) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
+        // In a virtual network a sender is known by its vGID, and no other sender is heard.
+        let sender = match &home.places {
+            Some(places) => match places.sender(checked.from, deth.source()) {
+                Some((gid, source)) => (IpAddr::from(gid.bytes()), source),
+                None => return,
+            },
+            None => (checked.from, deth.source()),
+        };
         let members = self.links.attached(vnic, *local);
-        let copies = self.vnics.get_mut(vnic).map(|home| &mut home.copies);
-        if !copies.is_some_and(|copies| copies.may_make(self.turns, members.len())) {
+        if !home.copies.may_make(self.turns, members.len()) {
             return;
         }
         for index in members {
             if let Some(link) = self.links.get_mut(index) {
-                link.take_copy(checked);
+                link.take_copy(checked, sender);
                 self.links.touch(index, Reason::News);
             }
         }

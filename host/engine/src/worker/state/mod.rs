@@ -13,7 +13,6 @@ mod serve_link;
 mod tests;
 
 use super::doorbells::Bells;
-use super::event_outbox::Outbox;
 use super::link::Reason;
 use super::link_clock::{LinkClock, Now};
 use super::links::Links;
@@ -24,6 +23,7 @@ use super::shared_counters::Showing;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
 use crate::command::{Grant, PerUnit};
+use crate::event_outbox::Outbox;
 use crate::kept_memory_limits::Store;
 use crate::network::local_forwarding::Passages;
 use crate::network::packet_train::Train;

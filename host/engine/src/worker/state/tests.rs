@@ -2,13 +2,13 @@
 
 use super::State;
 use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
+use crate::event_outbox::Outbox;
 use crate::event_queues::Events;
 use crate::kept_memory_limits::Store;
 use crate::network::handshake_datagram;
 use crate::network::pending_probes::Questions;
 use crate::network::roce_port::Arrival;
 use crate::pages::mapped_memory_budget::Mappings;
-use crate::worker::event_outbox::Outbox;
 use crate::worker::link::{Ends, Link};
 use crate::worker::shared_counters::{Counters, Showing};
 use crate::worker::thread_sleep::Watcher;

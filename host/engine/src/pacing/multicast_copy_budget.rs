@@ -7,7 +7,7 @@ const COPIES_PER_TURN: usize = 2048;
 
 /// Copies that the groups of one vNIC have got in a turn.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
+pub(crate) struct Copies {
     turn: u64,
     made: usize,
 }
@@ -15,7 +15,7 @@ pub(super) struct Copies {
 impl Copies {
     /// Whether a packet of this turn is copied for `members`. If not, it is lost to all of them
     /// alike: no member is always the last.
-    pub(super) fn may_make(&mut self, turn: u64, members: usize) -> bool {
+    pub(crate) fn may_make(&mut self, turn: u64, members: usize) -> bool {
         if self.turn != turn {
             *self = Copies { turn, made: 0 };
         }

@@ -1,4 +1,4 @@
-//! Sends events of a packet thread to the control plane.
+//! Sends events of a thread of the engine to the control plane.
 
 use crate::command::Event;
 use crate::event_queues::{Events, Posted};
@@ -18,7 +18,7 @@ impl Outbox {
     }
 
     /// Tells of something, on account of this vNIC.
-    pub(super) fn post(&self, vnic: VnicId, event: Event) -> Posted {
+    pub(crate) fn post(&self, vnic: VnicId, event: Event) -> Posted {
         let posted = self.events.post(vnic, event);
         if posted == Posted::Sent {
             self.ready.signal();
