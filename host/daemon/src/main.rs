@@ -151,7 +151,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let audience = if geteuid().is_root() { Audience::AllUsers } else { Audience::Owner };
     // Before the daemon answers, so that metrics are there when it does.
     let metrics = metrics.map(metrics::Endpoint::bind);
-    let lifetime = match idle {
+    // A service that the configuration has end is not one that was started on demand.
+    let lifetime = match arguments.idle_exit {
         Some(_) => DaemonLifetime::OnDemand,
         None => DaemonLifetime::Permanent,
     };

@@ -125,9 +125,10 @@ impl KeyMoves {
             Denial::ForNow => GrantRequestState::Open,
             Denial::ForGood => GrantRequestState::Closed,
         };
-        let least = AGAIN_BYTES_FIRST.checked_shl(self.refusals).unwrap_or(AGAIN_BYTES_MAX);
+        let doubled = 1_u64.checked_shl(self.refusals).unwrap_or(u64::MAX);
+        let least = AGAIN_BYTES_FIRST.saturating_mul(doubled).min(AGAIN_BYTES_MAX);
         self.refusals = self.refusals.saturating_add(1);
-        let more = (self.moved / 2).max(least.min(AGAIN_BYTES_MAX));
+        let more = (self.moved / 2).max(least);
         self.ask_at = self.moved.saturating_add(more);
     }
 }
