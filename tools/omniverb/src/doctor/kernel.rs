@@ -34,7 +34,7 @@ pub(super) fn memory_files(findings: &mut Findings) {
     }
 }
 
-/// Page adoption is smoothest with userfaultfd.
+/// Moved pages go back by userfaultfd where the process's threads cannot be stopped.
 pub(super) fn userfaultfd(findings: &mut Findings) {
     let permitted = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let all_users = permitted.is_ok_and(|text| text.trim() == "1");
@@ -44,8 +44,8 @@ pub(super) fn userfaultfd(findings: &mut Findings) {
     } else {
         findings.note(
             "userfaultfd is not permitted to this user",
-            "it works without: threads stop for a moment when memory is first shared, or \
-             operations go through the peer; sysctl vm.unprivileged_userfaultfd=1 avoids that",
+            "it works without; but if a debugger traces the process, ibv_dereg_mr of memory that \
+             peers have mapped fails; sysctl vm.unprivileged_userfaultfd=1 avoids that",
         );
     }
 }
