@@ -33,6 +33,8 @@ pub(crate) enum Timer {
     Unused(SessionId),
     /// It is said how many lines of the audit were left out.
     Audit,
+    /// The helper is told again which addresses of policies are needed.
+    PolicyAddresses,
     /// A broker that has died is started again.
     Broker,
 }

@@ -16,6 +16,8 @@ pub(crate) struct UnderlayAddresses {
     needed: BTreeMap<VnicId, (IpAddr, IpAddr)>,
     /// The helper does not know of all of them.
     is_changed: bool,
+    /// It could not be told of them, as was said.
+    has_failed: bool,
     states: AddressState,
 }
 
@@ -23,7 +25,7 @@ impl UnderlayAddresses {
     /// None; the helper does not know of that either, and may have found others.
     pub(crate) fn new() -> UnderlayAddresses {
         let (needed, states) = (BTreeMap::new(), AddressState::new());
-        UnderlayAddresses { needed, is_changed: true, states }
+        UnderlayAddresses { needed, is_changed: true, has_failed: false, states }
     }
 
     /// A vNIC needs this address, beside the other one, or none.
@@ -52,7 +54,22 @@ impl UnderlayAddresses {
 
     /// The helper has heard it.
     pub(crate) fn heard(&mut self) {
-        self.is_changed = false;
+        (self.is_changed, self.has_failed) = (false, false);
+    }
+
+    /// The helper could not be told: it is, later. Whether that is news.
+    pub(crate) fn failed(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_failed, true)
+    }
+
+    /// Whether the helper could not be told, and was not since.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Whether vNICs need this address.
+    pub(crate) fn is_needed(&self, address: IpAddr) -> bool {
+        self.needed.values().any(|(needed, _)| *needed == address)
     }
 
     /// What has become of addresses. Those with another error than before, or with none any more.
@@ -63,9 +80,10 @@ impl UnderlayAddresses {
         other.map(|(ip, now)| (*ip, error(*now))).collect()
     }
 
-    /// Why the host does not have an address, if that is known.
+    /// Why the host does not have an address that vNICs need, if that is known.
     pub(crate) fn problem(&self, ip: IpAddr) -> Option<io::Error> {
-        self.states.get(&ip).and_then(|state| error(*state))
+        let state = self.states.get(&ip).filter(|_| self.is_needed(ip));
+        state.and_then(|state| error(*state))
     }
 }
 
@@ -98,13 +116,19 @@ mod tests {
         assert_eq!(all.news(), Some(BTreeMap::from([(ip(51), ip(1))])));
         all.heard();
         all.begin_again();
-        assert!(all.news().is_some());
+        for is_news in [true, false] {
+            assert_eq!(all.failed(), is_news);
+            assert!(all.news().is_some(), "it is tried again");
+        }
+        all.heard();
+        assert!(all.failed(), "the next time it is said again");
     }
 
     #[test]
     fn an_error_is_said_once_and_its_end() {
         let mut all = UnderlayAddresses::new();
         let ip = IpAddr::from([192, 0, 2, 50]);
+        all.need(VnicId(1), Some((ip, ip)));
         assert!(all.became(BTreeMap::from([(ip, 0)])).is_empty());
         for times in [1, 0] {
             assert_eq!(all.became(BTreeMap::from([(ip, 1)])).len(), times);
@@ -112,5 +136,9 @@ mod tests {
         assert!(all.problem(ip).is_some());
         let over = all.became(BTreeMap::from([(ip, 0)]));
         assert!(over.len() == 1 && over[0].1.is_none() && all.problem(ip).is_none());
+        // It stays though no vNIC needs it.
+        all.need(VnicId(1), None);
+        assert_eq!(all.became(BTreeMap::from([(ip, 1)])).len(), 1);
+        assert!(all.problem(ip).is_none() && !all.is_needed(ip));
     }
 }

@@ -20,7 +20,7 @@ mod underlay_addresses;
 pub use container_facts::{ContainerFacts, ContainerInterface};
 pub use helper::{WORKERS, serve, serve_alone};
 pub use helper_protocol::underlay_messages::{
-    AddressState, UNDERLAY_ADDRESSES_MAX, want_addresses,
+    AddressState, UNDERLAY_ADDRESSES_MAX, is_of_a_host, want_addresses,
 };
 pub use helper_protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, PSP_PORT, Process, receive,

@@ -1,9 +1,10 @@
 //! Runs the thread that gives interfaces the addresses of policies, and takes them back.
 //!
 //! The daemon says which it wants, whenever that changes. An interface that loses one gets it
-//! again. With the daemon they end. The daemon is told what has become of each.
+//! again, and what failed is tried again. With the daemon they end. The daemon is told what has
+//! become of each.
 
-use crate::helper_protocol::underlay_messages::{self, AddressState};
+use crate::helper_protocol::underlay_messages::{self, AddressState, UNDERLAY_ADDRESSES_MAX};
 use crate::underlay_addresses::{Step, UnderlayAddresses};
 use omniverb_sys::address_assignment::{self, AddressEvents};
 use omniverb_sys::netns::{Namespace, NetnsIdentity};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks because something has happened: interfaces may change all the time.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Until what failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 /// How long what a daemon that died has left may wait for the vNICs of the next one: processes
 /// connect again, and their links go on.
 const LEFT_KEPT: Duration = Duration::from_secs(5);
@@ -57,7 +60,7 @@ impl UnderlayAddressThread {
 
     /// These are wanted from now on, and no others.
     pub(crate) fn want(&mut self, namespace: Namespace, wanted: BTreeMap<IpAddr, IpAddr>) {
-        if self.running.is_none() {
+        if self.running.as_ref().is_none_or(|(_, thread)| thread.is_finished()) {
             self.running = self.start().ok();
         }
         match &self.running {
@@ -76,8 +79,10 @@ impl UnderlayAddressThread {
             orders: orders.clone(),
             addresses: UnderlayAddresses::default(),
             begun: Instant::now(),
+            target: None,
             place: None,
             events: None,
+            is_undone: false,
             told: None,
         };
         let builder = std::thread::Builder::new().name("addresses".into());
@@ -100,10 +105,14 @@ struct Thread {
     addresses: UnderlayAddresses,
     /// When it began, or came to another namespace.
     begun: Instant,
+    /// The namespace that it is to be in.
+    target: Option<Namespace>,
     /// The namespace that it is in.
     place: Option<NetnsIdentity>,
     /// What happens there, as long as something is wanted.
     events: Option<AddressEvents>,
+    /// Something has failed that may succeed later.
+    is_undone: bool,
     /// What the daemon was told last.
     told: Option<AddressState>,
 }
@@ -112,7 +121,8 @@ impl Thread {
     fn run(mut self) {
         loop {
             if self.wait().is_err() {
-                return self.end();
+                // Without memory: it looks again, and orders are obeyed, if later.
+                std::thread::sleep(RETRY);
             }
             self.orders.wake.take();
             if self.begun.elapsed() >= LEFT_KEPT {
@@ -121,7 +131,8 @@ impl Thread {
             let order = lock(&self.orders.next).take();
             match order {
                 Some(Order::Want(namespace, wanted)) => {
-                    let has_come = self.go_to(&namespace);
+                    self.target = Some(namespace);
+                    let has_come = self.go_to_target();
                     self.told = None;
                     self.addresses.want(wanted);
                     self.act(has_come);
@@ -129,7 +140,8 @@ impl Thread {
                 Some(Order::End) => return self.end(),
                 None => {
                     let heard = self.events.as_ref().map_or(Ok(()), AddressEvents::take);
-                    self.act(heard);
+                    let ready = heard.and_then(|()| self.go_to_target());
+                    self.act(ready);
                     // The next order need not wait.
                     let _ = self.orders.wake.wait(Some(PAUSE));
                 }
@@ -141,9 +153,11 @@ impl Thread {
         let mut files = vec![PollFd::new(&self.orders.wake, PollFlags::IN)];
         files.extend(self.events.iter().map(|events| PollFd::new(events, PollFlags::IN)));
         let left = LEFT_KEPT.saturating_sub(self.begun.elapsed());
-        let limit = self.addresses.is_any_left().then(|| Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
+        let left = self.addresses.is_any_left().then_some(left);
+        let limits = left.into_iter().chain(self.is_undone.then_some(RETRY));
+        let limit = limits.min().map(|limit| Timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: limit.subsec_nanos().into(),
         });
         match poll(&mut files, limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -162,8 +176,9 @@ impl Thread {
         self.act(Ok(()));
     }
 
-    fn go_to(&mut self, namespace: &Namespace) -> io::Result<()> {
-        if self.place == Some(namespace.identity()) {
+    fn go_to_target(&mut self) -> io::Result<()> {
+        let Some(target) = self.target.as_ref().map(Namespace::identity) else { return Ok(()) };
+        if self.place == Some(target) {
             return Ok(());
         }
         if self.place.is_some() {
@@ -171,27 +186,32 @@ impl Thread {
             (self.place, self.events) = (None, None);
             (self.addresses, self.begun) = (UnderlayAddresses::default(), Instant::now());
         }
-        namespace.enter()?;
-        self.place = Some(namespace.identity());
+        self.target.as_ref().map_or(Ok(()), Namespace::enter)?;
+        self.place = Some(target);
         Ok(())
     }
 
     /// Does what has to be done, if nothing was in the way, and tells the daemon.
     fn act(&mut self, ready: io::Result<()>) {
         let mut states: AddressState = self.addresses.wanted().map(|ip| (ip, 0)).collect();
-        if let Err(error) = ready.and_then(|()| self.carry_out(&mut states)) {
-            states.values_mut().for_each(|state| *state = number(&error));
+        let done = ready.and_then(|()| self.carry_out(&mut states));
+        if let Err(error) = &done {
+            states.values_mut().for_each(|state| *state = number(error));
         }
+        // That nothing is wanted, and nothing of ours is left, cannot be said after an error.
+        let is_unknown = done.is_err() && states.is_empty();
+        self.is_undone = done.map_or(true, |is_undone| is_undone);
         // If the daemon is gone it need not hear.
-        if self.told.as_ref() != Some(&states) {
+        if !is_unknown && self.told.as_ref() != Some(&states) {
             let _ = underlay_messages::send_states(self.socket.as_fd(), &states);
             self.told = Some(states);
         }
     }
 
-    fn carry_out(&mut self, states: &mut AddressState) -> io::Result<()> {
+    /// Whether something has failed that may succeed later.
+    fn carry_out(&mut self, states: &mut AddressState) -> io::Result<bool> {
         if self.place.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         match self.addresses.is_any_wanted() {
             // First, so that nothing happens unheard.
@@ -199,12 +219,20 @@ impl Thread {
             true => {}
             false => self.events = None,
         }
+        let mut is_undone = false;
         let found = address_assignment::list()?;
         for step in self.addresses.plan(&found) {
             let (ip, state) = match step {
                 Step::Remove(ip, interface) => {
-                    if address_assignment::remove(ip, interface).is_ok() {
-                        self.addresses.removed(ip, interface);
+                    match address_assignment::remove(ip, interface) {
+                        Err(error) if !is_gone(&error) => {
+                            is_undone = true;
+                            // One that is wanted is there.
+                            if states.len() < UNDERLAY_ADDRESSES_MAX {
+                                states.entry(ip).or_insert(number(&error));
+                            }
+                        }
+                        _ => self.addresses.removed(ip, interface),
                     }
                     continue;
                 }
@@ -216,13 +244,22 @@ impl Thread {
                     }
                     // Another was faster.
                     Err(error) if number(&error) == Errno::EXIST.raw_os_error() => (ip, 0),
-                    Err(error) => (ip, number(&error)),
+                    Err(error) => {
+                        // A privilege does not come by waiting.
+                        is_undone |= error.kind() != io::ErrorKind::PermissionDenied;
+                        (ip, number(&error))
+                    }
                 },
             };
             states.insert(ip, state);
         }
-        Ok(())
+        Ok(is_undone)
     }
+}
+
+/// Whether an address that was to be removed is not there.
+fn is_gone(error: &io::Error) -> bool {
+    [Errno::ADDRNOTAVAIL, Errno::NODEV].map(Errno::raw_os_error).contains(&number(error))
 }
 
 /// The number of an error, which is never 0.

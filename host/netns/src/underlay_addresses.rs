@@ -3,6 +3,9 @@
 //! In: the addresses that the daemon wants, and those that interfaces have. Out: [`Step`]s. What
 //! this helper has added, or another one has marked, is ours. An address that is there by another
 //! hand is used, and never removed.
+//!
+//! The first address of an interface is the source of the host's own packets. Where an address of
+//! ours comes before all of the operator's, since they were lost and came back, it is added again.
 
 use omniverb_sys::address_assignment::AssignedAddress;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,22 +86,35 @@ impl UnderlayAddresses {
             found.iter().rev().map(|it| (it.ip, it.interface)).collect();
         let others: BTreeSet<IpAddr> =
             found.iter().filter(|it| !is_ours(it)).map(|it| it.ip).collect();
+        // The kernel adds behind all of these, so this happens once. Another daemon's do not count:
+        // both would go on for ever.
+        let is_operators = |it: &&AssignedAddress| it.may_be_source && !may_be_ours(it);
+        let mut sources = BTreeMap::new();
+        for (at, it) in found.iter().enumerate().filter(|(_, it)| is_operators(it)) {
+            sources.entry(it.interface).or_insert(at);
+        }
+        let early = found.iter().enumerate().filter(|(at, it)| {
+            is_ours(it) && sources.get(&it.interface).is_some_and(|source| at < source)
+        });
+        let early: BTreeSet<_> = early.map(|(_, it)| (it.ip, it.interface)).collect();
         let (mut steps, mut additions) = (Vec::new(), Vec::new());
         for (ip, interface) in &self.ours {
             let home = self.wanted.get(ip).filter(|_| !others.contains(ip));
             // Without that interface it stays where it is.
             let home = home.map(|beside| homes.get(beside).unwrap_or(interface));
-            if home != Some(interface) {
+            if home != Some(interface) || early.contains(&(*ip, *interface)) {
                 steps.push(Step::Remove(*ip, *interface));
             }
         }
         for (ip, beside) in self.wanted.iter().filter(|(ip, _)| !others.contains(ip)) {
             let home = homes.get(beside);
             let mut of_ours = self.ours.iter().filter(|(ours, _)| ours == ip);
-            let is_there = of_ours.any(|(_, at)| home.is_none_or(|home| home == at));
-            match home {
-                _ if is_there => {}
-                Some(home) => additions.push(Step::Add(*ip, *home)),
+            let at = of_ours.find(|(_, at)| home.is_none_or(|home| home == at));
+            match home.or(at.map(|(_, at)| at)) {
+                Some(home) if at.is_none() || early.contains(&(*ip, *home)) => {
+                    additions.push(Step::Add(*ip, *home));
+                }
+                Some(_) => {}
                 None => additions.push(Step::Homeless(*ip)),
             }
         }
@@ -130,7 +146,13 @@ mod tests {
     }
 
     fn of_operator(last: u8, interface: u32) -> AssignedAddress {
-        AssignedAddress { ip: ip(last), interface, is_alone: false, is_marked: false }
+        AssignedAddress {
+            ip: ip(last),
+            interface,
+            is_alone: false,
+            is_marked: false,
+            may_be_source: true,
+        }
     }
 
     fn marked(last: u8, interface: u32) -> AssignedAddress {
@@ -147,7 +169,13 @@ mod tests {
         for step in &steps {
             match *step {
                 Step::Add(ip, interface) => {
-                    let new = AssignedAddress { ip, interface, is_alone: true, is_marked: marks };
+                    let new = AssignedAddress {
+                        ip,
+                        interface,
+                        is_alone: true,
+                        is_marked: marks,
+                        may_be_source: true,
+                    };
                     assert!(!has.iter().any(|it| (it.ip, it.interface) == (ip, interface)));
                     has.push(new);
                     all.added(ip, interface);
@@ -191,6 +219,42 @@ mod tests {
             all.want(wanted(&[]));
             assert_eq!(carry_out(&mut all, &mut has, marks), 3);
             assert!(!has.iter().any(|it| it.is_alone) && has.len() == 3);
+        }
+    }
+
+    /// The source address of the host's own packets is never ours.
+    #[test]
+    fn an_address_that_comes_before_the_operators_is_added_again_once() {
+        for marks in [true, false] {
+            let mut all = UnderlayAddresses::default();
+            let mut has = vec![of_operator(1, 7)];
+            all.want(wanted(&[(50, 1), (51, 1)]));
+            carry_out(&mut all, &mut has, marks);
+            // Its home is lost, and comes back behind it.
+            let home = has.remove(0);
+            assert_eq!(all.plan(&has).len(), 0, "they stay meanwhile");
+            has.push(home);
+            let (one, two) = (ip(50), ip(51));
+            let steps = [Step::Remove(one, 7), Step::Remove(two, 7)];
+            let added = [Step::Add(one, 7), Step::Add(two, 7)];
+            assert_eq!(all.plan(&has), [steps, added].concat());
+            carry_out(&mut all, &mut has, marks);
+            assert_eq!(has[0], home);
+            assert_eq!(all.plan(&has), []);
+            // No order of these makes another one the source.
+            for other in [
+                AssignedAddress { may_be_source: false, ..of_operator(2, 7) },
+                of_operator(3, 7),
+                of_operator(4, 8),
+            ] {
+                has.push(other);
+                assert_eq!(all.plan(&has), []);
+            }
+            // Another daemon's does not count.
+            has.remove(0);
+            has.retain(|it| it.is_alone);
+            has.push(AssignedAddress { is_marked: marks, ..marked(60, 7) });
+            assert_eq!(all.plan(&has), []);
         }
     }
 
@@ -256,10 +320,14 @@ mod tests {
                     }
                     1 => {
                         let (last, interface) = (50 + next(5) as u8, 1 + next(2) as u32);
+                        let may_be_source = next(2) == 0;
                         let is_free =
                             |it: &AssignedAddress| (it.ip, it.interface) != (ip(last), interface);
                         if has.iter().all(is_free) {
-                            has.push(of_operator(last, interface));
+                            has.push(AssignedAddress {
+                                may_be_source,
+                                ..of_operator(last, interface)
+                            });
                         }
                     }
                     2 if !has.is_empty() => {
@@ -276,6 +344,12 @@ mod tests {
             carry_out(&mut all, &mut has, marks);
             let left = all.plan(&has);
             assert!(left.iter().all(|step| matches!(step, Step::Homeless(_))), "{left:?}");
+            for interface in [1, 2] {
+                let mut here = has.iter().filter(|it| it.interface == interface);
+                let has_source = here.clone().any(|it| !it.is_alone && it.may_be_source);
+                let first = here.find(|it| it.may_be_source);
+                assert!(!has_source || first.is_some_and(|it| !it.is_alone), "{has:?}");
+            }
             for one in all.wanted() {
                 let is_homeless = left.contains(&Step::Homeless(one));
                 assert_eq!(is_homeless, !has.iter().any(|it| it.ip == one));

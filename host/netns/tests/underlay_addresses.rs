@@ -135,6 +135,17 @@ fn addresses_are_added_kept_and_removed_with_the_helper() {
     place.ip("link add under type veth peer name far");
     place.ip("address add 192.0.2.1/24 dev under");
     place.wait_for("192.0.2.50", true);
+    // The interface's own comes back behind it: the source of the host's packets stays its own.
+    place.ip("link set under up");
+    place.ip("address delete 192.0.2.1/24 dev under");
+    place.ip("address add 192.0.2.1/24 dev under");
+    place.ip("route add default via 169.254.1.1 dev under onlink");
+    let begun = Instant::now();
+    while !place.ip("route get 203.0.113.1").contains(" src 192.0.2.1 ") {
+        assert!(begun.elapsed() < LIMIT, "{}", place.ip("address show"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    place.wait_for("192.0.2.50", true);
     helper.end();
     assert!(!place.has("192.0.2.50") && !place.has("192.0.2.60") && place.has("192.0.2.1"));
 }
@@ -177,7 +188,7 @@ fn what_makes_no_sense_is_not_done() {
         return;
     }
     let (place, helper) = (Place::new(), Helper::new());
-    for address in ["127.0.0.2", "224.0.0.1", "0.0.0.0"] {
+    for address in ["127.0.0.2", "224.0.0.1", "0.0.0.0", "255.255.255.255", "2001:db8::50"] {
         let wanted = BTreeMap::from([(
             address.parse::<IpAddr>().unwrap(),
             "192.0.2.1".parse::<IpAddr>().unwrap(),

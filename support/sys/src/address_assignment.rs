@@ -4,8 +4,8 @@
 //! process. Its prefix is a single address: it brings no route but its own.
 
 use crate::local_addresses::{
-    IFA_ADDRESS, IFA_FLAGS, IFA_LOCAL, RTM_GETADDR, RTM_NEWADDR, attributes, change, dump, ip,
-    u32_at,
+    ADDED_MARK, IFA_ADDRESS, IFA_FLAGS, IFA_LOCAL, IFA_PROTO, RTM_GETADDR, RTM_NEWADDR, attributes,
+    change, dump, ip, u32_at,
 };
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -14,14 +14,14 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The mark: a number that neither the kernel nor `rt_addrprotos` of iproute2 uses.
-const MARK: u8 = 79;
 const RTM_DELADDR: u16 = 21;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
-const IFA_PROTO: u16 = 11;
+/// Another address of IPv4 is the source of packets to its subnet.
+const IFA_F_SECONDARY: u8 = 0x01;
 /// An address of IPv6 is used at once, without asking whether another host has it.
 const IFA_F_NODAD: u32 = 0x02;
+const RT_SCOPE_UNIVERSE: u8 = 0;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const HEAD_BYTES: usize = 8;
@@ -39,6 +39,9 @@ pub struct AssignedAddress {
     pub is_alone: bool,
     /// It was added by [`add`], of any process.
     pub is_marked: bool,
+    /// Of IPv4: it is global and primary. The first one of an interface is the source address of
+    /// packets that leave by it, if no route names another.
+    pub may_be_source: bool,
 }
 
 /// All addresses, in the kernel's order; the first 4096 at least.
@@ -89,7 +92,7 @@ fn body(ip: IpAddr, interface: u32) -> Vec<u8> {
     };
     attribute(IFA_LOCAL, &octets);
     attribute(IFA_ADDRESS, &octets);
-    attribute(IFA_PROTO, &[MARK]);
+    attribute(IFA_PROTO, &[ADDED_MARK]);
     if ip.is_ipv6() {
         attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
     }
@@ -98,6 +101,7 @@ fn body(ip: IpAddr, interface: u32) -> Vec<u8> {
 
 fn parse(body: &[u8]) -> Option<AssignedAddress> {
     let (bits, interface) = (*body.get(1)?, u32_at(body, 4)?);
+    let (flags, scope) = (*body.get(2)?, *body.get(3)?);
     let (mut address, mut local, mut mark) = (None, None, 0);
     for attribute in attributes(body.get(HEAD_BYTES..)?) {
         let (kind, value) = attribute?;
@@ -110,7 +114,10 @@ fn parse(body: &[u8]) -> Option<AssignedAddress> {
     }
     let ip = local.or(address)?;
     let is_alone = bits == if ip.is_ipv4() { 32 } else { 128 };
-    Some(AssignedAddress { ip, interface, is_alone, is_marked: is_alone && mark == MARK })
+    let is_marked = is_alone && mark == ADDED_MARK;
+    let is_global = scope == RT_SCOPE_UNIVERSE;
+    let may_be_source = ip.is_ipv4() && is_global && flags & IFA_F_SECONDARY == 0;
+    Some(AssignedAddress { ip, interface, is_alone, is_marked, may_be_source })
 }
 
 /// A socket that hears of interfaces and addresses of the namespace that it was made in.
@@ -167,7 +174,12 @@ mod tests {
         let ours = body(address, 3);
         let found = parse(&ours).unwrap();
         assert_eq!((found.ip, found.interface), (address, 3));
-        assert!(found.is_alone && found.is_marked);
+        assert!(found.is_alone && found.is_marked && found.may_be_source);
+        for (at, value) in [(2, IFA_F_SECONDARY), (3, 253)] {
+            let mut other = ours.clone();
+            other[at] = value;
+            assert!(!parse(&other).unwrap().may_be_source);
+        }
         for end in 0..ours.len() {
             let _ = parse(&ours[..end]);
         }

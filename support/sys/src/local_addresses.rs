@@ -21,6 +21,10 @@ const IFLA_MTU: u16 = 4;
 pub(crate) const IFA_ADDRESS: u16 = 1;
 pub(crate) const IFA_LOCAL: u16 = 2;
 pub(crate) const IFA_FLAGS: u16 = 8;
+pub(crate) const IFA_PROTO: u16 = 11;
+/// The mark of what [`crate::address_assignment`] adds: a number that neither the kernel nor
+/// `rt_addrprotos` of iproute2 uses.
+pub(crate) const ADDED_MARK: u8 = 79;
 const IFF_UP: u32 = 0x1;
 const IFF_LOOPBACK: u32 = 0x8;
 /// Duplicate address detection failed, or has not finished yet.
@@ -65,7 +69,8 @@ pub(crate) struct Link {
     mtu: u32,
 }
 
-/// All usable addresses, in the kernel's order.
+/// All usable addresses, in the kernel's order, without those that
+/// [`crate::address_assignment::add`] has added: they come and go, and are no names of this host.
 ///
 /// # Errors
 /// What the kernel says.
@@ -191,7 +196,7 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<(u32, Link)> {
 pub(crate) fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<Address> {
     let (scope, interface) = (*body.get(3)?, u32_at(body, 4)?);
     let mut flags = u32::from(*body.get(2)?);
-    let (mut address, mut local) = (None, None);
+    let (mut address, mut local, mut mark) = (None, None, 0);
     for attribute in attributes(body.get(8..)?) {
         let (kind, value) = attribute?;
         match kind {
@@ -199,6 +204,7 @@ pub(crate) fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<
             // On a point-to-point link `IFA_ADDRESS` is the far end and this is ours.
             IFA_LOCAL => local = ip(value),
             IFA_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
+            IFA_PROTO => mark = value.first().copied().unwrap_or(0),
             _ => {}
         }
     }
@@ -211,7 +217,7 @@ pub(crate) fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<
     // A link-local address is listed from the first moment, as RNICs have it: what a program takes
     // for its name is to be that of the next one, too.
     let tentative = flags & IFA_F_TENTATIVE != 0 && scope != AddressScope::Link;
-    if tentative || flags & IFA_F_DADFAILED != 0 {
+    if tentative || flags & IFA_F_DADFAILED != 0 || mark == ADDED_MARK {
         return None;
     }
     let (is_up, is_loopback) = (link.flags & IFF_UP != 0, link.flags & IFF_LOOPBACK != 0);
@@ -257,6 +263,11 @@ mod tests {
         );
         for end in 0..body.len() {
             assert_eq!(parse_address(&body[..end], &links), None);
+        }
+        for (mark, is_listed) in [(3, true), (ADDED_MARK, false)] {
+            let mut marked = body.clone();
+            marked.extend([5, 0, 11, 0, mark, 0, 0, 0]);
+            assert_eq!(parse_address(&marked, &links).is_some(), is_listed);
         }
         body[8] = 0; // an attribute of no length must not loop for ever
         assert_eq!(parse_address(&body, &links), None);

@@ -37,6 +37,16 @@ impl Objects {
             && !self.containers.known.get(&vnic).is_some_and(is_fresh)
     }
 
+    /// Whether it is time to look again at what may describe a vNIC: then that is noted.
+    pub(crate) fn is_vnic_look_due(&mut self, vnic: VnicId, now: u64) -> bool {
+        let before = self.containers.looked_at.get(&vnic);
+        let is_due = before.is_none_or(|before| now.saturating_sub(*before) >= FRESH);
+        if is_due {
+            self.containers.looked_at.insert(vnic, now);
+        }
+        is_due
+    }
+
     /// Whether the end of a vNIC's namespace will be heard of, or is nothing that rules decide.
     pub(crate) fn is_kept(&self, vnic: VnicId) -> bool {
         self.containers

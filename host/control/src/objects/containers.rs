@@ -35,6 +35,8 @@ pub(crate) struct Containers {
     pub(super) known: BTreeMap<VnicId, Known>,
     /// By their names: what follows from rules, and for which vNIC.
     pub(super) objects: BTreeMap<String, (VnicId, VnicObject)>,
+    /// When it was looked at last what describes a vNIC, as a process of it came.
+    pub(super) looked_at: BTreeMap<VnicId, u64>,
 }
 
 impl Containers {

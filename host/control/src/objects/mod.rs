@@ -384,6 +384,7 @@ impl Objects {
 
     /// A vNIC is no more. What was set for it alone cannot hold for another.
     pub(crate) fn forget(&mut self, vnic: VnicId) -> Result<(), String> {
+        self.containers.looked_at.remove(&vnic);
         let by_rule = self.forget_container(vnic);
         let Some(name) = self.given.remove(vnic) else { return Ok(()) };
         let is_its_alone = by_rule.as_ref() == Some(&name) || name.starts_with("vnic-");

@@ -5,9 +5,8 @@
 
 use super::Objects;
 use super::object_set::{ObjectSet, VnicObject};
-use super::remote_vnic::is_of_a_host;
 use super::virtual_network_placement::NO_IPV6;
-use omniverb_netns::UNDERLAY_ADDRESSES_MAX;
+use omniverb_netns::{UNDERLAY_ADDRESSES_MAX, is_of_a_host};
 use omniverb_tenancy::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -7,6 +7,7 @@
 
 use super::chosen_qpns::{QPNS, chosen};
 use super::object_name_syntax::is_name;
+use omniverb_netns::is_of_a_host;
 use omniverb_tenancy::VnicPlace;
 use omniverb_terms::Gid;
 use omniverb_vgid::{QpnRange, TenantKey};
@@ -108,12 +109,6 @@ pub(crate) fn place_proof(key: &TenantKey, place: &VnicPlace) -> Option<String> 
     let (virtual_ip, underlay) = (virtual_ip.octets(), underlay.octets());
     let proof = key.derive(&[b"announced place", &virtual_ip, &underlay, offset, count]);
     Some(proof.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Whether another host can have this address.
-pub(crate) fn is_of_a_host(underlay: Ipv4Addr) -> bool {
-    let is_none = underlay.is_unspecified() || underlay.is_broadcast() || underlay.is_multicast();
-    !is_none && !underlay.is_loopback()
 }
 
 #[cfg(test)]

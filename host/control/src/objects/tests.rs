@@ -84,6 +84,17 @@ fn what_is_attached_to_a_container_decides_before_rules() {
 }
 
 #[test]
+fn what_describes_a_vnic_is_looked_at_rarely_however_often_it_connects() {
+    let mut all = objects("{}");
+    let times = [0, 1, 99_999_999, 100_000_000, 100_000_001];
+    let due = times.map(|now| all.is_vnic_look_due(VnicId(1), now));
+    assert_eq!(due, [true, false, false, true, false]);
+    assert!(all.is_vnic_look_due(VnicId(2), 1));
+    all.forget(VnicId(1)).unwrap();
+    assert_eq!(all.containers.looked_at.len(), 1);
+}
+
+#[test]
 fn changes_are_made_together_or_not_at_all() {
     let mut all = objects(r#"{"tenant": {"blue": {}}}"#);
     let refused = |all: &mut Objects, changes: Value| {

@@ -10,9 +10,10 @@
 
 use super::chosen_qpns::{NUMBERS, QPNS, chosen};
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
-use super::remote_vnic::{RemoteVnic, is_of_a_host, parse_name, place_proof};
+use super::remote_vnic::{RemoteVnic, parse_name, place_proof};
 use super::tenant_key_file_reader::TenantKeys;
 use crate::engine::ENCRYPTION_BYTES;
+use omniverb_netns::is_of_a_host;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};
 use omniverb_vgid::{
     Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork, VnicAddress,

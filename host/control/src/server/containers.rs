@@ -30,7 +30,8 @@ impl Server {
             return;
         }
         if !self.is_privileged() {
-            if !self.objects.has_rules() {
+            let has_rules = self.objects.has_rules();
+            if !has_rules || std::mem::replace(&mut self.has_said_rules_are_vain, has_rules) {
                 return;
             }
             let text = "[[container]] is about no namespace: without CAP_SYS_ADMIN only this one \
@@ -161,9 +162,10 @@ impl Server {
         let evidence = known.evidence();
         let vnic = self.engine_ports().recognize(&evidence);
         let is_namespace = evidence.attachment == Attachment::Namespace;
-        // It may have been heard of before a path led there.
+        // It may have been heard of before a path led there. A container may connect often.
         let is_known = self.objects.isolates() || self.hears_of_containers();
-        if is_known && is_namespace && !self.objects.is_described(vnic) {
+        let may_be_looked_at = is_known && is_namespace && !self.objects.is_described(vnic);
+        if may_be_looked_at && self.objects.is_vnic_look_due(vnic, clock::now()) {
             self.engine_ports().apply_object(vnic);
             self.engine_ports().review_rules();
         }

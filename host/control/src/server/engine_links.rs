@@ -175,7 +175,8 @@ impl EnginePorts<'_> {
         let is_encrypted = encryption.is_some();
         let agent = self.machines.of_vnic(vnic).and_then(|it| it.port.clone());
         let carried = end.and_then(|end| {
-            let is_added = self.objects.added_address(vnic).is_some();
+            // One that is its tenant's, too, is added if the tenant gets another.
+            let is_added = self.objects.policy_of(place.underlay).is_some();
             self.engine.carry(vnic, (tenant, &place, is_added), (end, agent), encryption, places)
         });
         if let Err(error) = carried {

@@ -117,6 +117,8 @@ pub struct Server {
     disposal: DeferredClose,
     watchdog: Watchdog,
     idle: Idle,
+    /// It was said that `[[container]]` rules are about no namespace.
+    has_said_rules_are_vain: bool,
     /// When it was started, in nanoseconds of the monotonic clock.
     started: u64,
     /// The number that a connection was given last.
@@ -243,6 +245,7 @@ impl Server {
                 }
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),
                 Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),
+                Timer::PolicyAddresses => self.tell_addresses_again(),
                 Timer::Audit => self.audit_lines().audit_due(),
                 Timer::Broker => {
                     if let Some(broker) = &mut self.broker {

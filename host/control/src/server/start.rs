@@ -156,6 +156,7 @@ impl Server {
             vnics: Vnics::new(registry),
             helper,
             addresses: UnderlayAddresses::new(),
+            has_said_rules_are_vain: false,
             engine,
             probes,
             captures,

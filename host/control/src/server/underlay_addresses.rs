@@ -1,6 +1,7 @@
 //! Has the helper give this host's interfaces the addresses of policies, and says what is wrong.
 
 use crate::daemon_log::Level;
+use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::subsystems::StatusRows;
 use omniverb_netns::AddressState;
@@ -11,12 +12,14 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// Until the helper is told again of what it could not be told.
+const RETRY: Duration = Duration::from_secs(1);
 /// How long the helper may take to remove addresses when the daemon ends.
 const REMOVAL: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Tells the helper which addresses vNICs need, if that has changed. If it has no room for that
-    /// now, it hears later.
+    /// now, or it fails, it hears later.
     pub(super) fn tell_addresses(&mut self) {
         let Some(wanted) = self.addresses.news() else { return };
         let told = Namespace::current().and_then(|own| self.helper.want_addresses(&own, &wanted));
@@ -24,8 +27,14 @@ impl Server {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                let text = format_args!("addresses of policies stay as they are: {error}");
-                self.journal.log(Level::Warning, text);
+                if self.addresses.failed() {
+                    let text = format_args!(
+                        "addresses of policies stay as they are: {error}; it is tried again"
+                    );
+                    self.journal.log(Level::Warning, text);
+                    self.reactor.set(RETRY, Timer::PolicyAddresses);
+                }
+                return;
             }
         }
         self.addresses.heard();
@@ -43,6 +52,14 @@ impl Server {
         }
     }
 
+    /// The helper is told again.
+    pub(super) fn tell_addresses_again(&mut self) {
+        self.tell_addresses();
+        if self.addresses.has_failed() {
+            self.reactor.set(RETRY, Timer::PolicyAddresses);
+        }
+    }
+
     /// The helper says what has become of addresses.
     pub(super) fn addresses_became(&mut self, states: AddressState) {
         for (address, error) in self.addresses.became(states) {
@@ -51,6 +68,13 @@ impl Server {
                 None => {
                     let text = format_args!("this host has {address} of policy {policy:?} now");
                     self.journal.log(Level::Info, text);
+                }
+                Some(error) if !self.addresses.is_needed(address) => {
+                    let text = format_args!(
+                        "cannot remove {address} from its interface: {error}; it is tried again \
+                         every second"
+                    );
+                    self.journal.log(Level::Warning, text);
                 }
                 Some(error) => {
                     let text = problem(address, &error);

@@ -4,7 +4,7 @@ use super::message_fields::{HEADER_BYTES, MARK, Reader, Writer, header};
 use omniverb_sys::seqpacket;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Budget: addresses of policies that one host may have.
@@ -20,8 +20,16 @@ pub(crate) const WANTED_BYTES_MAX: usize = HEADER_BYTES + UNDERLAY_ADDRESSES_MAX
 pub(crate) const STATES_BYTES_MAX: usize = HEADER_BYTES + UNDERLAY_ADDRESSES_MAX * STATE_BYTES;
 
 /// Addresses that were wanted. 0: the host has it; otherwise an error of the kernel's, as `EPERM`,
-/// or `EADDRNOTAVAIL` if no interface has the address that it is to be beside.
+/// or `EADDRNOTAVAIL` if no interface has the address that it is to be beside. Also addresses that
+/// are not wanted any more and could not be removed.
 pub type AddressState = BTreeMap<IpAddr, i32>;
+
+/// Whether an interface of a host can have this address, so that a policy can.
+#[must_use]
+pub fn is_of_a_host(ip: Ipv4Addr) -> bool {
+    let is_none = ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast();
+    !is_none && !ip.is_loopback()
+}
 
 /// Has interfaces of a namespace get these addresses, and no others: each the one that has another
 /// address. What is beyond [`UNDERLAY_ADDRESSES_MAX`] is left out.
@@ -55,9 +63,8 @@ pub(crate) fn read_wanted(
     }
     let all = (0..count).map(|_| Some((reader.ip()?, reader.ip()?)));
     let wanted: BTreeMap<_, _> = all.collect::<Option<_>>()?;
-    let is_of_a_host =
-        |ip: &IpAddr| !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback());
-    let is_sensible = wanted.len() == count && wanted.keys().all(is_of_a_host);
+    let may_be_added = |ip: &IpAddr| matches!(ip, IpAddr::V4(four) if is_of_a_host(*four));
+    let is_sensible = wanted.len() == count && wanted.keys().all(may_be_added);
     is_sensible.then_some((files.pop()?, wanted))
 }
 
