@@ -106,8 +106,10 @@ pub struct Receiver {
     current: usize,
     /// Numbers that are given out, but for the first one.
     range: Range<u32>,
-    /// The last number given out under the current one, or the first of the range.
+    /// How many numbers are given out under the current one.
     given: u32,
+    /// How far from the beginning of the range the first of them is.
+    place: u32,
     numbers: HashMap<Spi, IssuedSpi>,
     requests: HashMap<[u8; REQUEST_BYTES], Spi>,
     /// Of owners that have numbers.
@@ -130,13 +132,28 @@ impl Receiver {
         Receiver {
             masters: [Some(master), None],
             current: 0,
-            given: range.start,
+            given: 0,
+            place: 0,
             range,
             numbers: HashMap::new(),
             requests: HashMap::new(),
             shares: BTreeMap::new(),
             max,
         }
+    }
+
+    /// Begins with another number of the range: `place` may be any. One that begins anywhere gives
+    /// out none that its predecessor, or that of another tenant, has given out before a restart, or
+    /// hardly ever.
+    #[must_use]
+    pub fn beginning_at(mut self, place: u32) -> Receiver {
+        self.place = place % self.count_of_range();
+        self
+    }
+
+    /// How many numbers there are under one master key.
+    fn count_of_range(&self) -> u32 {
+        self.range.end - self.range.start - 1
     }
 
     /// A number and its key, of this owner, for a request of its
@@ -149,13 +166,17 @@ impl Receiver {
         {
             return Some((spi, self.masters[spi.selector()].as_ref()?.derive(spi)));
         }
-        let number = self.given.checked_add(1).filter(|number| *number < self.range.end)?;
+        let all = self.count_of_range();
+        if self.given >= all {
+            return None;
+        }
+        let number = self.range.start + 1 + (self.place + self.given) % all;
         if self.total(OwnerSpis::used) >= self.max.used && !self.is_below_largest(owner) {
             return None;
         }
         let spi = Spi::new((self.current as u32) << 31 | number);
         let key = self.masters[self.current].as_ref()?.derive(spi);
-        self.given = number;
+        self.given += 1;
         if self.total(OwnerSpis::unused) >= self.max.unused
             && let Some((_, share)) = self.shares.iter().max_by_key(|(_, share)| share.unused())
             && let Some(oldest) = share.unused.front().copied()
@@ -184,7 +205,7 @@ impl Receiver {
         self.current = 1 - self.current;
         let current = self.current;
         self.drop_numbers(|spi, _| spi.selector() == current);
-        (self.masters[self.current], self.given) = (Some(master), self.range.start);
+        (self.masters[self.current], self.given) = (Some(master), 0);
     }
 
     /// Numbers of the master key before this one are valid no more.
@@ -222,7 +243,7 @@ impl Receiver {
     /// Whether the master key has less than half of its numbers left: time for another.
     #[must_use]
     pub fn is_half_spent(&self) -> bool {
-        self.given - self.range.start > (self.range.end - self.range.start) / 2
+        self.given > self.count_of_range() / 2
     }
 
     /// Whether no numbers are given out.
@@ -430,7 +451,7 @@ mod tests {
         let numbers = block.numbers();
         assert_eq!(receiver.give(1, &request(1)).unwrap().0.number(), numbers.start + 1);
         assert!(!receiver.is_half_spent());
-        receiver.given = numbers.end - 2;
+        receiver.given = numbers.end - numbers.start - 2;
         assert!(receiver.is_half_spent());
         let (last, _) = receiver.give(1, &request(2)).unwrap();
         assert_eq!((last.number(), SpiBlock::of(last)), (numbers.end - 1, block));
@@ -439,6 +460,20 @@ mod tests {
         let (next, _) = receiver.give(1, &request(3)).unwrap();
         assert_eq!(next.number(), Spi::SELECTOR | (numbers.start + 1));
         assert_eq!(SpiBlock::of(next), block);
+        // Begun at its last number, it goes on with its first.
+        let master = MasterKey::new([3; 32]);
+        let receiver = Receiver::with_limits(master, NumberLimits::default(), Some(block));
+        let all = receiver.count_of_range();
+        let mut receiver = receiver.beginning_at(all - 1);
+        for (n, expected) in [(1, numbers.end - 1), (2, numbers.start + 1)] {
+            assert_eq!(receiver.give(1, &request(n)).unwrap().0.number(), expected);
+        }
+        receiver.given = all;
+        assert!(receiver.give(1, &request(3)).is_none());
+        let master = MasterKey::new([4; 32]);
+        let receiver = Receiver::with_limits(master, NumberLimits::default(), Some(block));
+        let (last, _) = receiver.beginning_at(u32::MAX).give(1, &request(1)).unwrap();
+        assert!(numbers.contains(&last.number()) && last.number() != numbers.start);
     }
 
     #[test]

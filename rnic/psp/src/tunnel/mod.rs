@@ -13,8 +13,9 @@
 //! * The receiver changes its master key once in each lifetime, and opens packets of the one before
 //!   until the next change. A sender asks for another key after half a lifetime, and goes on with
 //!   the old one meanwhile, so that nothing is lost.
-//! * A receiver that was restarted knows none of its old numbers. It says so, without proof. The
-//!   sender then asks for another key, at most a few times a second.
+//! * A receiver that was restarted knows none of its old numbers, or has given one to another
+//!   tenant, whose key opens nothing of the old sender's. It says so, without proof. The sender then
+//!   asks for another key, at most a few times a second.
 
 mod datagrams;
 mod peer;
@@ -139,6 +140,13 @@ fn salt(random: &mut Random) -> [u8; 16] {
     bytes
 }
 
+/// Where a receiver begins in its range.
+fn place(random: &mut Random) -> u32 {
+    let mut bytes = [0; 4];
+    random(&mut bytes);
+    u32::from_be_bytes(bytes)
+}
+
 impl Tunnel {
     /// With a tenant's keys, the newest first, and the lifetime of master keys in nanoseconds: one
     /// second to one day.
@@ -171,7 +179,8 @@ impl Tunnel {
         Tunnel {
             keys,
             lifetime,
-            receiver: Receiver::with_limits(master_key(&mut random), NUMBERS, block),
+            receiver: Receiver::with_limits(master_key(&mut random), NUMBERS, block)
+                .beginning_at(place(&mut random)),
             random,
             changes_at: now.saturating_add(lifetime),
             peers: HashMap::new(),
@@ -331,7 +340,8 @@ impl Tunnel {
     }
 
     /// Opens a packet that came to the PSP port, where it lies: the UDP source port inside, and
-    /// what this port sent. `may_tell`: whether this sender may be told that a number is unknown.
+    /// what this port sent. `may_tell`: whether this sender may be told that a number is unknown,
+    /// or not known to be its own.
     ///
     /// # Errors
     /// Why it is dropped. Its bytes are anything then.
@@ -357,13 +367,13 @@ impl Tunnel {
             Ok(_) => self.counters.opened += 1,
             Err(DropReason::Forged) => self.counters.forged += 1,
             Err(DropReason::Replayed) => self.counters.replayed += 1,
-            Err(DropReason::Unknown) => {
-                self.counters.unknown += 1;
-                if may_tell() {
-                    self.outgoing.push_back(unknown_number(spi, addresses, interface));
-                }
-            }
+            Err(DropReason::Unknown) => self.counters.unknown += 1,
             Err(DropReason::Malformed | DropReason::Full) => {}
+        }
+        // A number may be another's by now: its sender has it from before a restart, perhaps from
+        // another tenant's tunnel.
+        if matches!(opened, Err(DropReason::Unknown | DropReason::Forged)) && may_tell() {
+            self.outgoing.push_back(unknown_number(spi, addresses, interface));
         }
         let (header, payload) =
             opened?.split_first_chunk_mut::<UDP_BYTES>().ok_or(DropReason::Malformed)?;
@@ -382,7 +392,8 @@ impl Tunnel {
     }
 
     /// A message came to the PSP port. `may_answer`: whether this sender may be answered; asked
-    /// before anything is spent on it. Whether it was found to be for this tunnel.
+    /// before anything is spent on it. Whether it was found to be for this tunnel, and for no other
+    /// at this port.
     pub fn hear(
         &mut self,
         (addresses, interface): (Addresses, u32),
@@ -391,7 +402,9 @@ impl Tunnel {
         may_answer: impl FnOnce() -> bool,
     ) -> bool {
         if let Some(spi) = datagram.strip_prefix(&UNKNOWN_SPI) {
-            return self.number_is_unknown(addresses, spi, now);
+            self.number_is_unknown(addresses, spi, now);
+            // After a restart of the other side, two tenants may have the same number of it.
+            return false;
         }
         if datagram.len() != REQUEST_BYTES {
             return self.answered(addresses, datagram);
@@ -423,9 +436,9 @@ impl Tunnel {
 
     /// The other side says that it does not know a number: if it is that of the key in use, another
     /// one is asked for.
-    fn number_is_unknown(&mut self, addresses: Addresses, spi: &[u8], now: u64) -> bool {
-        let Ok(spi) = <[u8; 4]>::try_from(spi) else { return false };
-        let Some(peer) = self.peers.get_mut(&addresses) else { return false };
+    fn number_is_unknown(&mut self, addresses: Addresses, spi: &[u8], now: u64) {
+        let Ok(spi) = <[u8; 4]>::try_from(spi) else { return };
+        let Some(peer) = self.peers.get_mut(&addresses) else { return };
         let is_ours = peer
             .key
             .as_ref()
@@ -434,7 +447,6 @@ impl Tunnel {
             peer.heeded_again_at = now.saturating_add(HEEDED_AGAIN);
             self.ask(addresses, now);
         }
-        is_ours
     }
 
     /// An answer came: if it is to a request that is open, packets are sealed with its key.

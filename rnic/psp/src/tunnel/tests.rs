@@ -318,6 +318,50 @@ fn a_holder_of_the_key_that_starts_again_and_again_has_a_few_numbers() {
     }
 }
 
+/// Two tenants on two hosts with one address each. The first host is restarted, and the second
+/// tenant has the numbers there that the first one had.
+#[test]
+fn a_number_that_is_another_tenants_after_a_restart_is_told_of() {
+    let block = SpiBlock::new(3);
+    let at_first = |key: u8, seed| {
+        let mut of = tunnel(key, seed, 60 * SECOND, 0);
+        let random = &mut of.random;
+        of.receiver = Receiver::with_limits(master_key(random), NUMBERS, Some(block));
+        of
+    };
+    let (mut blue, mut red) = (tunnel(1, 1, 60 * SECOND, 0), tunnel(2, 2, 60 * SECOND, 0));
+    let mut before = at_first(1, 3);
+    seal(&mut blue, (A, B), &[1; 50], 0);
+    assert_eq!(exchange(&mut blue, &mut before, 0).len(), 1);
+    let mut after = at_first(2, 4);
+    seal(&mut red, (A, B), &[2; 50], 0);
+    assert_eq!(exchange(&mut red, &mut after, 0).len(), 1);
+    let sealed = seal(&mut blue, (A, B), &[3; 50], SECOND);
+    assert_eq!(sealed[4..8], seal(&mut red, (A, B), &[3; 50], SECOND)[4..8], "one number");
+    let mut silent = sealed.clone();
+    let opened = after.open(from_to(B, A), &mut silent, SECOND, || false);
+    assert_eq!((opened, after.outgoing.len()), (Err(DropReason::Forged), 0), "within a budget");
+    assert!(take(&mut after, (B, A), &sealed, SECOND).is_empty());
+    let word = after.next_outgoing().expect("nobody is told");
+    // It is for both who have the number, and the first one that it is shown to does not keep it.
+    for of in [&mut red, &mut blue] {
+        assert!(!of.hear(from_to(A, B), &word.bytes, SECOND, || true));
+    }
+    let mut heir = Tunnel::sharing_port(
+        SpiBlock::new(4),
+        vec![TenantKey::new([1; 16])],
+        60 * SECOND,
+        Box::new(|bytes| bytes.fill(7)),
+        SECOND,
+    );
+    exchange(&mut blue, &mut heir, SECOND);
+    let sealed = seal(&mut blue, (A, B), &[4; 50], SECOND + 1);
+    assert_eq!(take(&mut heir, (B, A), &sealed, SECOND + 1), [4; 50]);
+    exchange(&mut red, &mut after, SECOND);
+    let sealed = seal(&mut red, (A, B), &[5; 50], SECOND + 1);
+    assert_eq!(take(&mut after, (B, A), &sealed, SECOND + 1), [5; 50]);
+}
+
 #[test]
 fn other_keys_of_the_tenant_take_the_place_of_the_old_ones() {
     let key = |n: u8| TenantKey::new([n; 16]);

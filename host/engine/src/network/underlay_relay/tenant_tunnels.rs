@@ -114,7 +114,10 @@ impl TenantTunnels {
         self.encrypted.entry(network).or_default().insert(vnic);
         self.set_keys(network, encryption.keys.clone(), now);
         if !self.tunnels.contains_key(&network) && self.tunnels.len() < TUNNELS_MAX {
-            let mut blocks = (0..=u8::MAX).map(SpiBlock::new);
+            // Any one: after a restart of this host it is hardly what another tenant had before.
+            let mut first = [0];
+            random::fill(&mut first);
+            let mut blocks = (0..=u8::MAX).map(|n| SpiBlock::new(n.wrapping_add(first[0])));
             let Some(block) = blocks.find(|block| !self.blocks.contains_key(block)) else { return };
             let lifetime = u64::try_from(encryption.lifetime.as_nanos()).unwrap_or(u64::MAX);
             let random = Box::new(random::fill);

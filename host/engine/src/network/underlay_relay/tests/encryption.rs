@@ -4,8 +4,8 @@ use super::{relay_with_events, seat};
 use crate::command::Event;
 use crate::event_queues::Events;
 use crate::network::underlay_relay::*;
-use omniverb_psp::TenantKey;
-use omniverb_psp::tunnel::Refusal;
+use omniverb_psp::tunnel::{Refusal, Tunnel, is_message};
+use omniverb_psp::{SpiBlock, TenantKey};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -198,4 +198,101 @@ fn a_flood_of_unknown_numbers_is_answered_within_the_budget() {
     let other = OneHost::new(11, 41_005, [Some(1), Some(2)]);
     other.sends(0, &host, QPNS[0], b"served");
     assert_eq!(host.gets(0, LONG).unwrap().1, packet(QPNS[0], b"served"));
+}
+
+/// The other host, which is this test: a socket at its port of PSP.
+struct FarHost {
+    socket: std::net::UdpSocket,
+    ends: (Addresses, u32),
+    to: SocketAddr,
+}
+
+impl FarHost {
+    fn new(here: IpAddr, to: SocketAddr) -> FarHost {
+        let socket = std::net::UdpSocket::bind((here, to.port())).unwrap();
+        socket.set_read_timeout(Some(LONG)).unwrap();
+        FarHost { socket, ends: (Addresses { local: here, remote: to.ip() }, 0), to }
+    }
+
+    /// Shows one of its tunnels what comes, and answers, until a packet is opened that holds this.
+    fn takes(&self, tunnel: &mut Tunnel, text: &[u8]) {
+        let mut buffer = [0; 2000];
+        loop {
+            let length = self.socket.recv(&mut buffer).expect("nothing more comes");
+            let datagram = &mut buffer[..length];
+            if is_message(datagram) {
+                tunnel.hear(self.ends, datagram, 1, || true);
+            } else if let Ok((_, packet)) = tunnel.open(self.ends, datagram, 1, || true)
+                && packet.ends_with(text)
+            {
+                return;
+            }
+            while let Some(out) = tunnel.next_outgoing() {
+                self.socket.send_to(&out.bytes, self.to).unwrap();
+            }
+        }
+    }
+}
+
+/// A tunnel that gives out the numbers of this block from its first one on.
+fn from_first_number(key: u8, block: u8) -> Tunnel {
+    let random = |bytes: &mut [u8]| match bytes.len() {
+        4 => bytes.fill(0),
+        _ => omniverb_sys::random::fill(bytes),
+    };
+    let keys = vec![TenantKey::new([key; 16])];
+    let lifetime = 3600 * 1_000_000_000;
+    Tunnel::sharing_port(SpiBlock::new(block), keys, lifetime, Box::new(random), 1)
+}
+
+/// The other host is restarted, and gives the second tenant the numbers that the first one had.
+#[test]
+fn a_tenant_whose_numbers_are_anothers_after_a_restart_of_the_other_host_is_heard_again() {
+    let a = OneHost::new(30, 41_009, [Some(1), Some(2)]);
+    let there = IpAddr::from([127, 7, 92, 31]);
+    let to = OneHost { here: there, ..OneHost::new(32, 41_010, [None, None]) };
+    let far = FarHost::new(there, SocketAddr::new(a.here, 41_009));
+    for (swapped, late) in [([1, 2], 1), ([2, 1], 0)] {
+        let mut before = from_first_number(swapped[0], 5);
+        let first = usize::from(swapped[0]) - 1;
+        a.sends(first, &to, QPNS[first], b"before");
+        far.takes(&mut before, b"before");
+        let mut after = from_first_number(swapped[1], 5);
+        a.sends(late, &to, QPNS[late], b"after");
+        far.takes(&mut after, b"after");
+        // With the number that the other tenant has now. Both hear the word that answers this.
+        a.sends(first, &to, QPNS[first], b"forged");
+        let mut buffer = [0; 2000];
+        let length = far.socket.recv(&mut buffer).unwrap();
+        let opened = after.open(far.ends, &mut buffer[..length], 1, || true);
+        assert_eq!(opened, Err(omniverb_psp::DropReason::Forged));
+        let word = after.next_outgoing().expect("nobody is told");
+        far.socket.send_to(&word.bytes, far.to).unwrap();
+        let mut heir = from_first_number(swapped[0], 6);
+        let mut is_heard = false;
+        while !is_heard {
+            let length = far.socket.recv(&mut buffer).expect("it asks for no other number");
+            is_heard = heir.hear(far.ends, &buffer[..length], 1, || true);
+        }
+        let answer = heir.next_outgoing().unwrap();
+        far.socket.send_to(&answer.bytes, far.to).unwrap();
+        let end = std::time::Instant::now() + LONG;
+        far.socket.set_read_timeout(Some(SHORT)).unwrap();
+        let mut is_healed = false;
+        while !is_healed {
+            assert!(std::time::Instant::now() < end, "it goes on with the old number");
+            a.sends(first, &to, QPNS[first], b"healed");
+            while let Ok(length) = far.socket.recv(&mut buffer) {
+                is_healed |= heir.open(far.ends, &mut buffer[..length], 1, || false).is_ok();
+            }
+        }
+        far.socket.set_read_timeout(Some(LONG)).unwrap();
+        // The next round begins without keys.
+        for (network, key) in [(1, 1), (2, 2)] {
+            a.relay.encrypt(network, encryption(key + 10));
+            a.relay.encrypt(network, encryption(key));
+        }
+        while far.socket.set_nonblocking(true).is_ok() && far.socket.recv(&mut buffer).is_ok() {}
+        far.socket.set_nonblocking(false).unwrap();
+    }
 }
