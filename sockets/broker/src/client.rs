@@ -2,7 +2,7 @@
 
 use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Process;
-use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply};
+use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply, Side};
 use omniverb_formats::fallback_ledger::{self, Kept};
 use omniverb_formats::message::bytes_of;
 use omniverb_formats::socket_status_rows::{NAME, Process as ConnectionTable};
@@ -178,7 +178,7 @@ impl Client {
     pub(crate) fn give(
         &self,
         tag: u64,
-        (link, side, reach): (u64, u64, Reach),
+        (link, side, reach): (u64, Side, Reach),
         memory: BorrowedFd<'_>,
     ) -> bool {
         let is_told = self.tell_with(Reply::Link { tag, link, side, reach }, &[memory]);
@@ -192,7 +192,7 @@ impl Client {
     /// namespaces its own address and the other one's. `false` if it does not take it.
     pub(crate) fn channel(
         &self,
-        (tag, name, side): (u64, u64, u64),
+        (tag, name, side): (u64, u64, Side),
         ends: Option<[IpAddr; 2]>,
         files: [BorrowedFd<'_>; 2],
     ) -> bool {

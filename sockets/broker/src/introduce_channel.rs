@@ -5,7 +5,7 @@ use crate::channels::{Channels, Ends, ProcessPair, Room};
 use crate::client::Client;
 use crate::cross_host_gateways::RouteAddresses;
 use crate::listeners::Port;
-use omniverb_formats::broker_message::Reply;
+use omniverb_formats::broker_message::{Reply, Side};
 use omniverb_formats::channel;
 use omniverb_sys::{clock, lock, memfd, random, seqpacket};
 use std::hash::{BuildHasher, RandomState};
@@ -180,9 +180,9 @@ fn give_channel(
     let listens = if let Via::Listener(tag) = there.by { tag } else { 0 };
     let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
     let is_told = may
-        && other.channel((listens, name, 1), others, [memory, given.ends.1.as_fd()])
+        && other.channel((listens, name, Side::Second), others, [memory, given.ends.1.as_fd()])
         // If the client does not take it the listener finds the other end closed.
-        && client.channel((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
+        && client.channel((tag, name, Side::First), own, [memory, given.ends.0.as_fd()]);
     if !is_told {
         release_channel(broker, name, two);
         return None;

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::links::LinkRecord;
 use crate::offers::Offer;
-use omniverb_formats::broker_message::{Reach, Refusal};
+use omniverb_formats::broker_message::{Reach, Refusal, Side};
 use omniverb_formats::link_layout;
 use omniverb_sys::{clock, lock, memfd};
 use std::io;
@@ -54,7 +54,7 @@ pub(crate) fn introduce_link(
     let reach = if pair.is_some() { Reach::Across } else { Reach::Within };
     // A process that has not read its messages for long gets no link, and then the other one needs
     // none.
-    if !may || !first.client.give(first.tag, (link, 0, reach), memory.as_fd()) {
+    if !may || !first.client.give(first.tag, (link, Side::First, reach), memory.as_fd()) {
         let given = lock(&broker.links).undo(link);
         release_link(broker, link, given);
         if !may {
@@ -63,7 +63,7 @@ pub(crate) fn introduce_link(
         return Err(io::ErrorKind::WouldBlock.into());
     }
     // Should the second process not take it, the first one has a link without another end.
-    if !second.client.give(second.tag, (link, 1, reach), memory.as_fd()) {
+    if !second.client.give(second.tag, (link, Side::Second, reach), memory.as_fd()) {
         end_link(broker, &second.client, link);
     }
     // The daemon may have said meanwhile that it is over, and they have heard of that before they

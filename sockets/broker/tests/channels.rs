@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Broker, HANGS, Process, close_elsewhere, have_many_descriptors, lingering};
-use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
+use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request, Side};
 use omniverb_formats::channel;
 use omniverb_formats::socket_status_rows::{self, Row};
 use omniverb_ring::WordMemory;
@@ -46,7 +46,7 @@ fn to(listener: &TcpListener) -> SocketAddr {
 }
 
 /// The channel that a process is given next: as it is called, the side, and what comes with it.
-fn given(process: &Process, tag: u64) -> (u64, u64, [OwnedFd; 2]) {
+fn given(process: &Process, tag: u64) -> (u64, Side, [OwnedFd; 2]) {
     match process.hear_all().unwrap() {
         (Reply::Channel { tag: said, name, side, ends: None }, files) if said == tag => {
             (name, side, files.try_into().unwrap())
@@ -94,7 +94,7 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
     say_reaches(&one, 5, to(&listener));
     let (name, side, [memory, end]) = given(&one, 5);
     let (same, far_side, [far_memory, far_end]) = given(&two, 6);
-    assert_eq!((name, side, far_side), (same, 0, 1));
+    assert_eq!((name, side, far_side), (same, Side::First, Side::Second));
     let map = |file: OwnedFd| {
         assert_eq!(memfd::size(file.as_fd()).unwrap(), channel::BYTES as u64);
         let extent = Extent::new(file, 0, channel::BYTES as u64);
@@ -119,8 +119,8 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
         ends.say(Request::ChannelEnded { name }, &[]);
         ends.settle();
         say_reaches(&two, 9, to(&back));
-        let (next, 0, _) = given(&two, 9) else { panic!("it has not asked") };
-        let (same, 1, _) = given(&one, 8) else { panic!("it has asked") };
+        let (next, Side::First, _) = given(&two, 9) else { panic!("it has not asked") };
+        let (same, Side::Second, _) = given(&one, 8) else { panic!("it has asked") };
         assert!(next == same && next != name);
         // What one had before is another one.
         two.say(Request::ChannelEnded { name }, &[]);
@@ -156,7 +156,7 @@ fn a_process_that_leaves_is_closed_and_forgotten() {
     assert_eq!(shown(&broker, name).1, []);
     say_listens(&three, 7, &listener);
     say_reaches(&one, 8, to(&listener));
-    let (name, 0, _) = given(&one, 8) else { panic!("it has not asked") };
+    let (name, Side::First, _) = given(&one, 8) else { panic!("it has not asked") };
     // A process that is gone is never chosen.
     for tag in 9..13 {
         assert_eq!(reach(&one, tag, to(&listener)), Reply::ChannelKnown { tag, name, until: 0 });
@@ -200,7 +200,7 @@ fn there_is_no_channel_without_a_registered_listener() {
     });
     assert_eq!(named[0], named[1]);
     say_reaches(&one, 7, there);
-    let (_, 0, _) = given(&one, 7) else { panic!("it has not asked") };
+    let (_, Side::First, _) = given(&one, 7) else { panic!("it has not asked") };
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_slow_close_holds_up_no_other_client() {
     close_elsewhere(file);
     let listener = listen(&two, 6, "127.0.0.1");
     say_reaches(&one, 5, to(&listener));
-    let (_, 0, _) = given(&one, 5) else { panic!("it has not asked") };
+    let (_, Side::First, _) = given(&one, 5) else { panic!("it has not asked") };
 }
 
 /// A listener that reads nothing is not introduced, and nothing of the attempt stays.
@@ -344,10 +344,10 @@ fn a_flooding_client_harms_no_other() {
         say_reaches(&flood, tag, to(&own));
     }
     say_reaches(&flood, 1, to(&listener));
-    let (_, 1, [_, end]) = given(&two, 6) else { panic!("it has asked") };
+    let (_, Side::Second, [_, end]) = given(&two, 6) else { panic!("it has asked") };
     assert!(is_closed(&end));
     say_reaches(&one, 5, to(&listener));
-    let (_, 0, _) = given(&one, 5) else { panic!("it has not asked") };
+    let (_, Side::First, _) = given(&one, 5) else { panic!("it has not asked") };
     // It is parted with when it has been answered, or not.
     seqpacket::send(flood.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     let mut over = [PollFd::new(&flood.calls, PollFlags::RDHUP)];

@@ -6,7 +6,7 @@ use common::{
     Broker, HANGS, HELLO, Process, close_elsewhere, diagnosis, ends, have_many_descriptors, light,
     lingering,
 };
-use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
+use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request, Side};
 use omniverb_formats::link_layout;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
@@ -41,8 +41,8 @@ fn both_ends_are_given_the_same_memory() {
     let (first, memory) = one.hear().unwrap();
     let (second, same) = two.hear().unwrap();
     let (
-        Reply::Link { tag: 5, link, side: 0, .. },
-        Reply::Link { tag: 6, link: other, side: 1, .. },
+        Reply::Link { tag: 5, link, side: Side::First, .. },
+        Reply::Link { tag: 6, link: other, side: Side::Second, .. },
     ) = (first, second)
     else {
         panic!("{first:?} {second:?}")

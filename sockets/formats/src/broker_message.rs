@@ -144,7 +144,7 @@ messages! {
             /// The broker's name for the link.
             link: u64,
             /// The side of the link that the process is.
-            side: u64,
+            side: Side,
             /// How far away the other end is.
             reach: Reach,
         },
@@ -200,8 +200,8 @@ messages! {
             tag: u64,
             /// The broker's name for the channel.
             name: u64,
-            /// 0: this process has asked. 1: it listens.
-            side: u64,
+            /// [`Side::First`]: this process has asked. [`Side::Second`]: it listens.
+            side: Side,
             /// For a channel between two network namespaces: this process's address and the other
             /// one's. Such a channel lasts until [`Reply::Ended`], connections may use it as far as
             /// [`Reply::PortAllowed`] says, and the answer to its request follows
@@ -285,6 +285,33 @@ pub enum Refusal {
     NotOne = 6,
 }
 
+/// A side of a link or channel: which of the memory's words and rings are a process's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Side {
+    /// Side 0 of the memory.
+    First = 0,
+    /// Side 1 of the memory.
+    Second = 1,
+}
+
+impl Side {
+    /// Its number: 0 or 1.
+    #[must_use]
+    pub const fn number(self) -> usize {
+        self as usize
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+}
+
 /// How far away the other end of a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -297,6 +324,7 @@ pub enum Reach {
 
 numbers!(Failure { NotThere, NotBrought });
 numbers!(Refusal { NotConnected, Elsewhere, NotProven, TooMany, Bound, NotOne });
+numbers!(Side { First, Second });
 numbers!(Reach { Within, Across });
 fields!(Wanted { client, at, names });
 on_sockets!(Request, Reply);
@@ -363,16 +391,21 @@ mod tests {
         let links = [Reach::Within, Reach::Across].map(|reach| Reply::Link {
             tag: 1,
             link: 2,
-            side: 1,
+            side: Side::Second,
             reach,
         });
         for reply in links.into_iter().chain([
             Reply::Pending { tag: 4 },
             Reply::Ended { link: 5 },
             Reply::Ledger,
-            Reply::Channel { tag: 6, name: u64::MAX, side: 1, ends: None },
-            Reply::Channel { tag: u64::MAX, name: 7, side: 0, ends: Some([ADDRESS, [7; 16]]) },
-            Reply::Channel { tag: 6, name: 7, side: 1, ends: Some([[0; 16]; 2]) },
+            Reply::Channel { tag: 6, name: u64::MAX, side: Side::Second, ends: None },
+            Reply::Channel {
+                tag: u64::MAX,
+                name: 7,
+                side: Side::First,
+                ends: Some([ADDRESS, [7; 16]]),
+            },
+            Reply::Channel { tag: 6, name: 7, side: Side::Second, ends: Some([[0; 16]; 2]) },
             Reply::ChannelKnown { tag: 8, name: 9, until: 0 },
             Reply::ChannelKnown { tag: 8, name: 9, until: u64::MAX },
             Reply::PortAllowed { name: 11, port: u16::MAX, until: 12 },
@@ -402,7 +435,10 @@ mod tests {
         for none in [
             &[18, 1, 2, 1, 2][..],
             &[20, 1, 1],
+            &[18, 1, 2, 2, 0],
+            &[18, 1, 2, 1 << 32, 0],
             &[23, 1, 2, 1, 2],
+            &[23, 1, 2, 2, 0],
             &[23, 1, 2, 1, 0, 1],
             &[26, 1, 1, 99],
             &[27, 0, 0, 129, 0, 1],

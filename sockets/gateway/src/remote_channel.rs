@@ -271,7 +271,7 @@ impl RemoteChannel {
                 let window = Extent::new(memory.as_fd(), 0, BYTES as u64).map(Access::ReadWrite)?;
                 let region = self.queue_pair.register(window.clone())?;
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
-                let mirror = Mirror::new(window, 1 - (side as usize & 1));
+                let mirror = Mirror::new(window, side.other().number());
                 self.channel = Some(LocalEnd { mirror, region, doorbell });
                 self.outbox.letter(GatewayMessage::Memory { address, rkey });
             }

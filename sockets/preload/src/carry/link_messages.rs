@@ -5,7 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 use std::os::fd::OwnedFd;
 
 use omniverb_connection::descriptors::Why;
-use omniverb_formats::broker_message::{Reach, Reply, Request};
+use omniverb_formats::broker_message::{Reach, Reply, Request, Side};
 use omniverb_formats::{Direction, link_layout};
 use rustix::mm::ProtFlags;
 
@@ -80,7 +80,7 @@ fn may_have_memory(link: Link) -> bool {
 }
 
 /// A link has come. `false` if it is of no use any more.
-fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
+fn take_link(link: Link, file: &OwnedFd, name: u64, side: Side) -> bool {
     if link.identity.memory.get() != 0 || !may_have_memory(link) {
         return false;
     }
@@ -108,11 +108,11 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
 }
 
 /// A link is of no use here: the other end, if it comes to that, need not keep it either.
-fn refuse_link(file: &OwnedFd, side: u64) {
+fn refuse_link(file: &OwnedFd, side: Side) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let Some(base) = map(file, link_layout::BYTES, access) else { return };
-    for from in [side as usize, 1 - (side as usize & 1)] {
-        Direction::new(Memory::new(base as usize), from).stop();
+    for from in [side, side.other()] {
+        Direction::new(Memory::new(base as usize), from.number()).stop();
     }
     // SAFETY: the mapping that was just made, which no other thread knows of.
     _ = unsafe { rustix::mm::munmap(base, link_layout::BYTES) };

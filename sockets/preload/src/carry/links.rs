@@ -15,6 +15,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_connection::descriptors::{PIECE, Room};
+use omniverb_formats::broker_message::Side;
 use omniverb_formats::link_layout::RING;
 use omniverb_formats::link_slot::{BYTES, ENDS, LEFT, LINKS as MOST, LinkSlot};
 pub(super) use omniverb_formats::link_slot::{Flag, MAYBE_READY};
@@ -147,11 +148,11 @@ impl Link {
     }
 
     /// Attaches its memory. A thread that sees the memory sees all that was said of it before.
-    pub(super) fn attach_memory(self, base: *mut c_void, side: u64) {
-        self.identity.side.set(side);
+    pub(super) fn attach_memory(self, base: *mut c_void, side: Side) {
+        self.identity.side.set(side.number() as u64);
         self.place.home.set(base as u64);
         self.glance.quiet.set(MAYBE_READY);
-        self.glance.head_at.set(base as u64 | (1 - (side & 1)));
+        self.glance.head_at.set(base as u64 | side.other().number() as u64);
         self.identity.memory.store(base as u64, Ordering::SeqCst);
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_connection::light::slot::Closing;
-use omniverb_formats::broker_message::{Reply, Request};
+use omniverb_formats::broker_message::{Reply, Request, Side};
 use omniverb_formats::channel::{BYTES, PORT_ALLOWED_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -179,7 +179,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 Channel::cut_unused(&memory, side);
             }
             // Until when comes behind it.
-            if side == 0 && !is_across {
+            if side == Side::First && !is_across {
                 answer(state, tag, if is_made { RouteState::Channel(name) } else { no_listener() });
             }
             if !is_made {
@@ -188,7 +188,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
         }
         // There was no room for its descriptors.
         (Reply::Channel { tag, name, side, .. }, _) => {
-            if side == 0 {
+            if side == Side::First {
                 answer(state, tag, no_listener());
             }
             note_gone_channel(state, name);
@@ -302,7 +302,7 @@ fn make(
     state: &mut State,
     memory: &OwnedFd,
     bell: &OwnedFd,
-    as_named: (u64, u64),
+    as_named: (u64, Side),
     across: Option<CrossNamespace>,
 ) -> Option<()> {
     // Of one that is gone there may be connections and bytes yet, on the account of a place.

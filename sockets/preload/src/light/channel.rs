@@ -19,6 +19,7 @@ use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::{ConnectionIds, Endpoints, Frame, List, Slot};
 use omniverb_connection::time_budget::TimeSpent;
+use omniverb_formats::broker_message::Side;
 use omniverb_formats::byte_ring;
 use omniverb_formats::channel::{
     self, BYTES, ConnectionTable, FULL, HEAD, IS_CUT, LEFT, OPENS, PORT_ALLOWED_FOR, PORTS_ALLOWED,
@@ -186,7 +187,7 @@ impl Channel {
     /// Of memory that is mapped, and of our end of the pair of sockets.
     pub(super) fn new(
         base: usize,
-        (name, side): (u64, u64),
+        (name, side): (u64, Side),
         bell: &OwnedFd,
         across: Option<CrossNamespace>,
     ) -> Option<Channel> {
@@ -194,7 +195,7 @@ impl Channel {
         let bell = library_fds::keep(bell.as_raw_fd())?;
         let ids = ids.leak();
         let ids_base = ids.as_ptr() as usize;
-        let side = side as usize & 1;
+        let side = side.number();
         Some(Channel {
             memory: Memory::new(base),
             base,
@@ -528,10 +529,10 @@ impl Channel {
     }
 
     /// The same in the memory of one that this side cannot have.
-    pub(super) fn cut_unused(file: &OwnedFd, side: u64) {
+    pub(super) fn cut_unused(file: &OwnedFd, side: Side) {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let Some(base) = map(file, BYTES, access) else { return };
-        let word = (side as usize & 1) * SIDE + IS_CUT;
+        let word = side.number() * SIDE + IS_CUT;
         Memory::<BYTES>::new(base as usize).word(word).store(1, Ordering::Release);
         // SAFETY: the mapping that was just made, which no other thread knows of.
         _ = unsafe { munmap(base, BYTES) };
