@@ -64,13 +64,13 @@ class Ways:
         return plain
 
 
-def _call(name):
+def _call(name, source="library_hooks"):
     def run(ways):
-        program = ways.folder / "calls"
+        program = ways.folder / source
         if not program.exists():
             process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
                          "-Wno-unused-result", "-pthread", "-o", program,
-                         _SOURCES / "library_hooks.c"],
+                         _SOURCES / f"{source}.c"],
                         limit=60)
         check(ways.same(program, name) == "ok\n", "it says something else")
     return run
@@ -299,6 +299,7 @@ def groups():
     programs = {"nc": nc(1), "socat": socat, "iperf3": iperf(), "iperf3-more":
                 iperf("-P", 4, "-R", "-Z"), "redis": redis, "nginx": nginx}
     waits = [Case(f"sockets.calls.{name}", _call(name)) for name in _CALLS]
+    waits.append(Case("sockets.calls.numbers", _call("numbers", "non_socket_calls")))
     waits += [Case("sockets.sweep", _sweep, 120), Case("sockets.build", _build),
               Case("sockets.run", _preloaded)]
     waits += [Case(f"sockets.{name}", each_way(run), 90) for name, run in programs.items()]

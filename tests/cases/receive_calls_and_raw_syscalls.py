@@ -78,6 +78,6 @@ def groups():
              for how in ("epoll", "poll", "send", "receive", "ring")]
     for cases, family in ((waits, "carry"), (light, "light")):
         cases += [Case(f"{family}.uninvolved.{name}", _uninvolved(name))
-                  for name in ("addresses", "faults", "exclusive", "stack")]
+                  for name in ("addresses", "faults", "exclusive", "stack", "numbers")]
     return [Group("carry.received", waits, carried_sockets.Carried, weight=WAITS),
             Group("light.received", light, Light, weight=WAITS)]

@@ -20,7 +20,7 @@ use crate::{
 const STANDARD: u32 = 2;
 
 /// What is about to be used where it is not seen is the kernel's.
-pub(crate) fn keep(fd: c_int, why: Why) {
+fn keep(fd: c_int, why: Why) {
     if vfork_check::is_this_process() && descriptor_tables::look(fd).kind().is_stream() {
         carry::leave(fd);
         fallback_ledger::keep(fd, why);

@@ -227,20 +227,34 @@ functions! {
     }
 
     ov_epoll_pwait2(set: int, events: events, timeout: time, mask: mask) -> c_int {
-        // What is no set is refused, whatever the limit says, which may be no address.
-        let is_set = descriptor_tables::look(set).kind() == Kind::Set;
-        let how = (if is_set { tsc_clock::timeout_of(timeout) } else { None }, mask);
-        epoll::wait(set, events, how, |events, limit| {
-            let left = limit.and_then(Timeout::time);
-            let left = left.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
-            let time = match limit {
-                // What is no time is as the program has said it.
-                None => timeout,
-                Some(_) => left.as_ref().map_or(UserPtr::NULL, UserPtr::of),
-            };
+        wait_for_time(set, events, timeout, mask, |events, time| {
             next_library::epoll_pwait2(set, events, time, mask)
         })
     }
+}
+
+/// `epoll_pwait2`. `native` makes the call, for a part of the array perhaps, and another time.
+#[inline(always)]
+pub(crate) fn wait_for_time<'a>(
+    set: c_int,
+    events: UserSliceMut<'a, libc::epoll_event>,
+    timeout: UserPtr<'a, libc::timespec>,
+    mask: UserPtr<'a, libc::sigset_t>,
+    native: impl Fn(UserSliceMut<'_, libc::epoll_event>, UserPtr<'_, libc::timespec>) -> c_int,
+) -> c_int {
+    // What is no set is refused, whatever the limit says, which may be no address.
+    let is_set = descriptor_tables::look(set).kind() == Kind::Set;
+    let how = (if is_set { tsc_clock::timeout_of(timeout) } else { None }, mask);
+    epoll::wait(set, events, how, |events, limit| {
+        let left = limit.and_then(Timeout::time);
+        let left = left.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
+        let time = match limit {
+            // What is no time is as the program has said it.
+            None => timeout,
+            Some(_) => left.as_ref().map_or(UserPtr::NULL, UserPtr::of),
+        };
+        native(events, time)
+    })
 }
 
 #[inline(always)]

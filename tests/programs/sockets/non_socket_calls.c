@@ -3,7 +3,8 @@
  * they give what the kernel gives, also for addresses that are none. `uninvolved WHAT` says "ok".
  * WHAT: "addresses"; "faults": the same of lists and sockets of TCP; "exclusive": of processes that
  * wait with EPOLLEXCLUSIVE each event wakes one; "stack": threads that have the least there may be
- * wait by all of poll and select.
+ * wait by all of poll and select; "numbers": calls by syscall(), also of sockets of TCP, are no
+ * cancellation points, and say what the kernel says.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +231,102 @@ static void stack(void)
 	NEED(!pthread_join(thread, NULL));
 }
 
+static int passed;
+
+/* A thread that is cancelled already, and goes on to where it asks for that. */
+static void *calls_by_number(void *of)
+{
+	const int *ends = of;
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct pollfd one = {.fd = ends[1], .events = POLLIN};
+	struct timespec second = {.tv_sec = 1};
+	struct timeval now = {0};
+	char bytes[2] = "xy";
+	struct iovec part = {bytes, 1};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	struct mmsghdr many = {.msg_hdr = message};
+	struct epoll_event event;
+	fd_set reads;
+	int set = set_with(ends[1], EPOLLIN), other = dup(ends[0]), fresh, listener;
+
+	fresh = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	NEED(other >= 0 && fresh >= 0 && listener >= 0 && !listen(listener, 1));
+	FD_ZERO(&reads);
+	FD_SET(ends[1], &reads);
+	NEED(!pthread_cancel(pthread_self()));
+	NEED(syscall(SYS_write, ends[0], bytes, 1) == 1);
+	NEED(syscall(SYS_writev, ends[0], &part, 1) == 1);
+	NEED(syscall(SYS_sendto, ends[0], bytes, 1, 0, NULL, 0) == 1);
+	NEED(syscall(SYS_sendmsg, ends[0], &message, 0) == 1);
+	NEED(syscall(SYS_sendmmsg, ends[0], &many, 1, 0) == 1);
+	NEED(syscall(SYS_poll, &one, 1, LONG_MS) == 1 && one.revents == POLLIN);
+	NEED(syscall(SYS_ppoll, &one, 1, &second, NULL, 0) == 1);
+	NEED(syscall(SYS_select, ends[1] + 1, &reads, NULL, NULL, &now) == 1);
+	second = (struct timespec){.tv_sec = 1};
+	NEED(syscall(SYS_pselect6, ends[1] + 1, &reads, NULL, NULL, &second, NULL) == 1);
+	NEED(syscall(SYS_epoll_wait, set, &event, 1, LONG_MS) == 1);
+	NEED(syscall(SYS_epoll_pwait, set, &event, 1, LONG_MS, NULL, 0) == 1);
+	second = (struct timespec){.tv_sec = 1};
+	if (syscall(SYS_epoll_pwait2, set, &event, 1, &second, NULL, 0) != 1)
+		NEED(errno == ENOSYS);
+	NEED(syscall(SYS_read, ends[1], bytes, 1) == 1);
+	NEED(syscall(SYS_readv, ends[1], &part, 1) == 1);
+	NEED(syscall(SYS_recvfrom, ends[1], bytes, 1, 0, NULL, NULL) == 1);
+	NEED(syscall(SYS_recvmsg, ends[1], &message, 0) == 1);
+	NEED(syscall(SYS_recvmmsg, ends[1], &many, 1, 0, NULL) == 1);
+	NEED(syscall(SYS_accept4, listener, NULL, NULL, 0) == -1 && errno == EAGAIN);
+	/* Port 0: nobody listens there. */
+	NEED(syscall(SYS_connect, fresh, &at, sizeof at) == -1);
+	NEED(!syscall(SYS_close, other) && !syscall(SYS_close, set));
+	NEED(!syscall(SYS_close, fresh) && !syscall(SYS_close, listener));
+	passed++;
+	pthread_testcancel();
+	return NULL;
+}
+
+static void numbers(void)
+{
+	struct timespec second = {.tv_sec = 1};
+	struct pollfd one = {.events = POLLIN};
+	uint64_t mask = 0, with_size[2] = {(uintptr_t)&mask, sizeof mask / 2};
+	struct epoll_event event;
+	pthread_t thread;
+	void *result;
+	int ends[2][2], state;
+	fd_set reads;
+
+	NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends[0]));
+	connect_both(ends[1]);
+	for (int i = 0; i < 2; i++) {
+		NEED(!pthread_create(&thread, NULL, calls_by_number, ends[i]));
+		NEED(!pthread_join(thread, &result));
+		NEED(result == PTHREAD_CANCELED && passed == i + 1);
+	}
+	NEED(!pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state));
+	NEED(state == PTHREAD_CANCEL_ENABLE && !syscall(SYS_close, dup(ends[0][1])));
+	NEED(!pthread_setcancelstate(state, &state) && state == PTHREAD_CANCEL_DISABLE);
+	/* What the kernel says, and the C library's functions of these names leave out. */
+	one.fd = ends[0][0];
+	FD_ZERO(&reads);
+	FD_SET(one.fd, &reads);
+	NEED(write(ends[0][1], "x", 1) == 1);
+	NEED(syscall(SYS_ppoll, &one, 1, &second, NULL, 0) == 1 && one.revents == POLLIN);
+	NEED(second.tv_sec == 0);
+	second = (struct timespec){.tv_sec = 1};
+	NEED(syscall(SYS_pselect6, one.fd + 1, &reads, NULL, NULL, &second, NULL) == 1);
+	NEED(FD_ISSET(one.fd, &reads) && second.tv_sec == 0);
+	int set = set_with(one.fd, EPOLLIN);
+	NEED(syscall(SYS_ppoll, &one, 1, NULL, &mask, 4) == -1 && errno == EINVAL);
+	NEED(syscall(SYS_pselect6, one.fd + 1, &reads, NULL, NULL, NULL, with_size) == -1);
+	NEED(errno == EINVAL);
+	NEED(syscall(SYS_epoll_pwait, set, &event, 1, 0, &mask, 4) == -1 && errno == EINVAL);
+	NEED(syscall(SYS_epoll_pwait, set, &event, 1, 0, &mask, 8) == 1);
+	NEED(syscall(SYS_ppoll, &one, 1, NULL, &mask, 8) == 1);
+	with_size[1] = sizeof mask;
+	NEED(syscall(SYS_pselect6, one.fd + 1, &reads, NULL, NULL, NULL, with_size) == 1);
+}
+
 int main(int count, char **words)
 {
 	NEED(count == 2);
@@ -238,6 +336,8 @@ int main(int count, char **words)
 		faults();
 	else if (!strcmp(words[1], "stack"))
 		stack();
+	else if (!strcmp(words[1], "numbers"))
+		numbers();
 	else
 		exclusive();
 	puts("ok");
