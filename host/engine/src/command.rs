@@ -91,7 +91,7 @@ pub mod feature {
 }
 
 /// How packets of a vNIC are encrypted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Encryption {
     /// The port of PSP in its network namespace. `None`: it could not be opened, and nothing
     /// passes.

@@ -324,12 +324,16 @@ impl Relay {
     fn encrypt(&mut self, network: u64, encryption: Option<Encryption>) {
         let now = clock::now();
         match encryption {
-            None => self.tunnels.end(network),
-            Some(Encryption { keys, lifetime, .. }) => {
+            None => {
+                self.seats.set_encryption(network, None);
+                self.tunnels.end(network);
+            }
+            Some(encryption) => {
+                let encryption = Encryption { port: None, ..encryption };
+                self.seats.set_encryption(network, Some(&encryption));
                 for seat in self.seats.of_network(network).filter(|seat| seat.has_far_peers) {
-                    let (user, keys) = ((seat.vnic, seat.underlay), keys.clone());
-                    let encryption = Encryption { port: None, keys, lifetime };
-                    self.tunnels.join(network, user, encryption, now);
+                    let user = (seat.vnic, seat.underlay);
+                    self.tunnels.join(network, user, encryption.clone(), now);
                 }
             }
         }
@@ -340,7 +344,9 @@ impl Relay {
         // First, so that a socket that it has already stays.
         let has_socket = if seat.has_far_peers { self.add_host(&seat) } else { Ok(()) };
         self.leave(vnic);
-        if let Some(encryption) = seat.encryption.take() {
+        if let Some(encryption) = &mut seat.encryption {
+            encryption.port = None;
+            let encryption = encryption.clone();
             self.tunnels.join(network, (vnic, seat.underlay), encryption, clock::now());
         }
         let watched = self.watch(seat);
@@ -389,9 +395,12 @@ impl Relay {
         }
     }
 
-    /// Nothing more comes of a vNIC.
+    /// Nothing more comes of a vNIC by this port. By another it may, encrypted or not.
     fn has_left(&mut self, seat: &Seat) {
-        let is_there = |other: &Seat| (other.vnic, other.network) == (seat.vnic, seat.network);
+        let is_there = |other: &Seat| {
+            let is_same = (other.vnic, other.network) == (seat.vnic, seat.network);
+            is_same && other.encryption.is_some()
+        };
         if !self.seats.all().chain(self.leaving.values()).any(is_there) {
             self.tunnels.leave(seat.network, seat.vnic);
         }

@@ -3,6 +3,7 @@
 use super::peer::CurrentKey;
 use crate::header::Header;
 use crate::key_handshake::HandshakeAddresses;
+use crate::key_handshake::REQUEST_BYTES;
 use crate::packet_keys::Spi;
 use std::net::IpAddr;
 
@@ -53,6 +54,12 @@ pub struct OutgoingDatagrams {
 #[must_use]
 pub fn is_message(datagram: &[u8]) -> bool {
     datagram.starts_with(&MESSAGES)
+}
+
+/// Whether a message may be a request for a key: deciphering it costs something.
+#[must_use]
+pub fn is_request(message: &[u8]) -> bool {
+    message.len() == REQUEST_BYTES
 }
 
 /// Says to the sender of a packet that its number is unknown.

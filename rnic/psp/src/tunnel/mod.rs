@@ -14,14 +14,15 @@
 //!   until the next change. A sender asks for another key after half a lifetime, and goes on with
 //!   the old one meanwhile, so that nothing is lost.
 //! * A receiver that was restarted knows none of its old numbers, or has given one to another
-//!   tenant, whose key opens nothing of the old sender's. It says so, without proof. The sender then
-//!   asks for another key, at most a few times a second.
+//!   tenant, whose key opens nothing of the old sender's. It says so, without proof. The sender
+//!   then asks for another key, at most a few times a second.
 
 mod datagrams;
 mod peer;
+mod sealing;
 
 use crate::header::Header;
-use crate::key_handshake::{Accepted, Pending, REQUEST_BYTES};
+use crate::key_handshake::{Accepted, Pending};
 use crate::packet_keys::{MasterKey, Spi};
 use crate::receiver::{DropReason, NumberLimits, Receiver};
 use crate::sender::sealed_bytes;
@@ -33,7 +34,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
 
-pub use datagrams::{Addresses, OutgoingDatagrams, is_message, number_of, unknown_number};
+pub use datagrams::{
+    Addresses, OutgoingDatagrams, is_message, is_request, number_of, unknown_number,
+};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Bytes that a packet takes more than in plain: the headers of PSP and of the UDP inside, and the
@@ -253,7 +256,7 @@ impl Tunnel {
         }
         let (_, bytes) = peer.take_held();
         self.held_bytes -= bytes;
-        if !std::mem::replace(&mut peer.is_refusal_told, true) {
+        if !peer.is_for_copies && !std::mem::replace(&mut peer.is_refusal_told, true) {
             self.events.push_back(TunnelEvent::Refused(addresses.remote, why));
         }
     }
@@ -296,47 +299,6 @@ impl Tunnel {
         self.asking.insert((asking.due(), addresses));
         peer.asking = Some(asking);
         self.outgoing.push_back(message(addresses, peer.interface, bytes));
-    }
-
-    /// Seals a train of packets of `segment` bytes, but for the last, that leave from
-    /// `source_port`: adds the datagrams to `sealed`.
-    pub fn seal(
-        &mut self,
-        (addresses, interface): (Addresses, u32),
-        source_port: u16,
-        (train, segment): (&[u8], usize),
-        sealed: &mut Vec<u8>,
-        now: u64,
-    ) -> SealOutcome {
-        // Without a key of the tenant nothing leaves.
-        if addresses.remote.is_multicast() || self.keys.is_empty() {
-            return SealOutcome::Dropped;
-        }
-        let peer = self.peer(addresses, interface, now);
-        peer.used_at = now;
-        peer.interface = interface;
-        if let Some(key) = peer.key.as_mut().filter(|key| now < key.ends_at) {
-            let due = now >= key.renewed_at || key.sealer.used_percent() > 50;
-            if seal_train(key, source_port, train, segment, sealed) {
-                self.counters.sealed += train.len().div_ceil(segment.max(1)) as u64;
-                if due {
-                    self.ask(addresses, now);
-                }
-                return SealOutcome::Now(segment + OVERHEAD_BYTES);
-            }
-        }
-        peer.key = None;
-        if peer.asking.is_none() && now < peer.asked_again_at {
-            return SealOutcome::Dropped;
-        }
-        let has_room = self.held_bytes + train.len() <= HELD_BYTES_MAX;
-        let Some(peer) = self.peers.get_mut(&addresses) else { return SealOutcome::Dropped };
-        let is_held = has_room && peer.hold(source_port, train, segment);
-        if is_held {
-            self.held_bytes += train.len();
-        }
-        self.ask(addresses, now);
-        if is_held { SealOutcome::Held } else { SealOutcome::Dropped }
     }
 
     /// Opens a packet that came to the PSP port, where it lies: the UDP source port inside, and
@@ -406,7 +368,7 @@ impl Tunnel {
             // After a restart of the other side, two tenants may have the same number of it.
             return false;
         }
-        if datagram.len() != REQUEST_BYTES {
+        if !is_request(datagram) {
             return self.answered(addresses, datagram);
         }
         if !may_answer() {
@@ -418,6 +380,7 @@ impl Tunnel {
         let salt = salt(&mut self.random);
         let peer = self.peer(addresses, interface, now);
         peer.used_at = now;
+        peer.is_for_copies = false;
         // It is there: what waits for it is asked for at once.
         peer.asked_again_at = 0;
         let owner = peer.owner;
@@ -495,11 +458,22 @@ impl Tunnel {
         self.counters.plain += 1;
         // Anybody can send one in its name: it ends nothing.
         let is_waited_for = self.peers.get(&addresses).is_some_and(|peer| {
-            peer.key.is_none() && !peer.is_refusal_told && peer.asking.is_some()
+            let is_told = peer.is_refusal_told || peer.is_for_copies;
+            peer.key.is_none() && !is_told && peer.asking.is_some()
         });
         if is_waited_for && let Some(peer) = self.peers.get_mut(&addresses) {
             peer.is_refusal_told = true;
             self.events.push_back(TunnelEvent::Refused(addresses.remote, Refusal::Plain));
+        }
+    }
+
+    /// Master keys have this lifetime from now on, as [`Tunnel::new`] says.
+    pub fn set_lifetime(&mut self, lifetime: u64, now: u64) {
+        let lifetime = lifetime.clamp(*LIFETIME.start(), *LIFETIME.end());
+        if lifetime != self.lifetime {
+            self.lifetime = lifetime;
+            // Keys that were to last longer end with the second change. Who uses one still is told.
+            self.changes_at = self.changes_at.min(now.saturating_add(lifetime));
         }
     }
 

@@ -67,6 +67,8 @@ pub(super) struct Peer {
     pub(super) heeded_again_at: u64,
     /// It was said that it does not encrypt.
     pub(super) is_refusal_told: bool,
+    /// It has had nothing but copies of packets to groups, and has said nothing.
+    pub(super) is_for_copies: bool,
     pub(super) held: VecDeque<HeldTrain>,
     pub(super) held_bytes: usize,
     /// When something was sent there, or arrived from there.
@@ -111,10 +113,16 @@ impl Peer {
             asked_again_at: 0,
             heeded_again_at: 0,
             is_refusal_told: false,
+            is_for_copies: false,
             held: VecDeque::new(),
             held_bytes: 0,
             used_at: now,
         }
+    }
+
+    /// It was asked for the sake of copies alone, and has not answered: another may have its place.
+    pub(super) fn is_silent_to_copies(&self) -> bool {
+        self.is_for_copies && self.key.is_none() && self.asking.is_none()
     }
 
     /// Packets wait for the key. False: too many do.

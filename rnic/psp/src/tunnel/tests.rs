@@ -1,5 +1,5 @@
 use super::*;
-use crate::key_handshake::ANSWER_BYTES;
+use crate::key_handshake::{ANSWER_BYTES, REQUEST_BYTES};
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
@@ -360,6 +360,82 @@ fn a_number_that_is_another_tenants_after_a_restart_is_told_of() {
     exchange(&mut red, &mut after, SECOND);
     let sealed = seal(&mut red, (A, B), &[5; 50], SECOND + 1);
     assert_eq!(take(&mut after, (B, A), &sealed, SECOND + 1), [5; 50]);
+}
+
+/// A group has hosts without processes, which answer nothing.
+#[test]
+fn copies_hold_few_bytes_tell_nothing_and_take_no_place_of_others() {
+    let address = |n: u32| IpAddr::from((0x0a01_0000 + n).to_be_bytes());
+    let (mut a, mut b) = (tunnel(1, 1, 60 * SECOND, 0), tunnel(1, 2, 60 * SECOND, 0));
+    seal(&mut a, (A, B), &[1; 50], 0);
+    assert_eq!(exchange(&mut a, &mut b, 0).len(), 1);
+    let copy = |a: &mut Tunnel, to, now| {
+        let mut sealed = Vec::new();
+        (a.seal_copy(from_to(A, to), 7, &[2; 50], &mut sealed, now), sealed)
+    };
+    let (mut now, mut asked) = (1, std::collections::BTreeSet::new());
+    for _ in 0..40 {
+        for n in 0..1000 {
+            assert!(!matches!(copy(&mut a, address(n), now).0, SealOutcome::Now(_)));
+        }
+        while let Some(out) = a.next_outgoing() {
+            asked.insert(out.addresses.remote);
+        }
+        assert!(a.peers.len() <= TUNNEL_PEERS_MAX && a.held_bytes <= HELD_BYTES_MAX / 4);
+        assert!(a.asking.len() <= TUNNEL_PEERS_MAX);
+        a.timeout(now);
+        now += SECOND / 2;
+    }
+    a.heard_plain(from_to(A, address(1)).0);
+    assert_eq!((a.next_event(), asked.len()), (None, 1000), "each is asked in its turn");
+    // The one with a key has it still, for copies as well.
+    let (outcome, sealed) = copy(&mut a, B, now);
+    assert_eq!(outcome, SealOutcome::Now(50 + OVERHEAD_BYTES));
+    assert_eq!(take(&mut b, (B, A), &sealed, now), [2; 50]);
+    // Those that packets wait for keep their places, too.
+    for n in 2000..2000 + TUNNEL_PEERS_MAX as u32 - 1 {
+        seal(&mut a, (A, address(n)), &[3; 50], now);
+    }
+    let held = a.held_bytes;
+    assert_eq!(a.peers.values().map(|peer| peer.held_bytes).sum::<usize>(), held);
+    assert_eq!(copy(&mut a, address(5000), now).0, SealOutcome::Dropped);
+    assert_eq!((held, a.held_bytes), (50 * (TUNNEL_PEERS_MAX - 1), held));
+    // What waits of copies leaves packets their room.
+    let mut full = tunnel(1, 7, 60 * SECOND, 0);
+    for n in 0..200_000 {
+        full.outgoing.clear();
+        copy(&mut full, address(n % 500), 1);
+    }
+    assert!((200_000..=HELD_BYTES_MAX / 4).contains(&full.held_bytes), "{}", full.held_bytes);
+    assert!(seal(&mut full, (A, B), &[1; 4000], 2).is_empty());
+    assert_eq!(full.peers[&from_to(A, B).0].held_bytes, 4000);
+    assert!(a.peers.contains_key(&from_to(A, B).0));
+    // A packet to one that had copies alone is waited for, and its silence is told.
+    let (mut a, mut c) = (tunnel(1, 5, 60 * SECOND, 0), tunnel(1, 6, 60 * SECOND, 0));
+    assert_eq!(copy(&mut a, B, 0).0, SealOutcome::Held);
+    seal(&mut a, (A, B), &[4; 50], 1);
+    (0..20).for_each(|n| a.timeout(n * SECOND / 10));
+    assert_eq!(a.next_event(), Some(TunnelEvent::Refused(B, Refusal::NoAnswer)));
+    a.timeout(3 * SECOND);
+    assert_eq!(copy(&mut a, B, 9 * SECOND).0, SealOutcome::Dropped, "it did not answer before");
+    assert_eq!(exchange(&mut a, &mut c, 9 * SECOND), Vec::<Vec<u8>>::new());
+    assert_eq!(copy(&mut a, B, 9 * SECOND).0, SealOutcome::Now(50 + OVERHEAD_BYTES));
+}
+
+#[test]
+fn another_lifetime_holds_from_now_on() {
+    let mut a = tunnel(1, 1, 60 * SECOND, 0);
+    a.set_lifetime(60 * SECOND, 10 * SECOND);
+    assert_eq!(a.next_timeout(), 60 * SECOND, "the same changes nothing");
+    a.set_lifetime(5 * SECOND, 10 * SECOND);
+    assert_eq!(a.next_timeout(), 15 * SECOND);
+    a.timeout(15 * SECOND);
+    assert_eq!(a.next_timeout(), 20 * SECOND);
+    a.set_lifetime(0, 16 * SECOND);
+    assert_eq!(a.next_timeout(), 17 * SECOND, "a second at least");
+    a.set_lifetime(100 * SECOND, 16 * SECOND);
+    a.timeout(17 * SECOND);
+    assert_eq!(a.next_timeout(), 117 * SECOND);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::group_copies::GroupCopies;
 use super::host_sockets::HostSockets;
 use super::seats::{Seat, Seats};
-use super::tenant_tunnels::TenantTunnels;
+use super::tenant_tunnels::{Outgoing, TenantTunnels};
 use crate::network::group_copy;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::clock;
@@ -36,16 +36,23 @@ pub(super) fn send_to_group(
     let (group, ecn) = (head.remote, head.ecn);
     let ends = Addresses { local: sender.underlay, remote: sender.underlay };
     copies.deliver(seats, sender.network, (ends, ecn), (group, source, contents), turn);
-    let others = sender.places.hosts().filter(|host| !is_here(seats, hosts, *host));
-    let others: Vec<IpAddr> = others.collect();
-    let may_send = sender.has_far_peers && !others.is_empty();
-    if !may_send || !copies.may_leave(sender.network, others.len(), clock::now()) {
+    let now = clock::now();
+    if !sender.has_far_peers || !copies.may_leave(sender.network, now) {
         return;
     }
+    let others = sender.places.hosts().filter(|host| !is_here(seats, hosts, *host));
     let copy = group_copy::write(group, contents);
+    let is_encrypted = tunnels.has(sender.network);
+    let mut count = 0;
     for remote in others {
-        send_out((hosts, &mut *tunnels), sender, (remote, ecn), &copy);
+        count += 1;
+        let addresses = Addresses { local: sender.underlay, remote };
+        match is_encrypted {
+            true => tunnels.send(sender.network, addresses, (&copy, Outgoing::Copy), now),
+            false => hosts.send(sender.underlay, (remote, ecn), &copy),
+        }
     }
+    copies.left(sender.network, count);
 }
 
 /// Whether an address is this host's, as far as vNICs have it.
@@ -65,7 +72,8 @@ pub(super) fn send_out(
     }
     if tunnels.has(sender.network) {
         let addresses = Addresses { local: sender.underlay, remote };
-        return tunnels.send(sender.network, addresses, contents, clock::now());
+        let packet = (contents, Outgoing::Packet);
+        return tunnels.send(sender.network, addresses, packet, clock::now());
     }
     hosts.send(sender.underlay, (remote, ecn), contents);
 }

@@ -9,7 +9,8 @@ use omniverb_sys::seqpacket;
 use omniverb_sys::udp_socket::UdpPort;
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -54,6 +55,8 @@ pub(super) struct Seats {
     seats: BTreeMap<VnicId, Seat>,
     /// vNICs by underlay addresses and first QPNs; one past the last QPN.
     ranges: BTreeMap<(IpAddr, u32), (u32, VnicId)>,
+    /// vNICs by virtual network and underlay address.
+    networks: BTreeSet<(u64, IpAddr, VnicId)>,
     /// vNICs that are in a group of a virtual network.
     members: BTreeSet<(IpAddr, u64, VnicId)>,
 }
@@ -66,6 +69,7 @@ impl Seats {
     pub(super) fn add(&mut self, seat: Seat) {
         let (first, count) = seat.qpns;
         self.ranges.insert((seat.underlay, first.0), (first.0 + count, seat.vnic));
+        self.networks.insert((seat.network, seat.underlay, seat.vnic));
         self.seats.insert(seat.vnic, seat);
     }
 
@@ -76,6 +80,7 @@ impl Seats {
         if self.ranges.get(&range).is_some_and(|(_, of)| *of == vnic) {
             self.ranges.remove(&range);
         }
+        self.networks.remove(&(seat.network, seat.underlay, vnic));
         self.members.retain(|(_, _, member)| *member != vnic);
         Some(seat)
     }
@@ -112,15 +117,17 @@ impl Seats {
 
     /// Whether a vNIC of a virtual network may be what sends to a group of it from there.
     pub(super) fn may_send(&self, network: u64, ends: Addresses, source: Qpn) -> bool {
-        let mut at_address =
-            self.of_network(network).filter(|seat| seat.underlay == ends.local).take(1);
-        at_address.any(|seat| seat.places.sender(ends.remote, source).is_some())
+        let all = (network, ends.local, VnicId(0))..=(network, ends.local, VnicId(u64::MAX));
+        let first = self.networks.range(all).next().and_then(|(_, _, vnic)| self.seats.get(vnic));
+        first.is_some_and(|seat| seat.places.sender(ends.remote, source).is_some())
     }
 
     /// All vNICs of a virtual network are these now.
     pub(super) fn set_places(&mut self, network: u64, places: &Arc<NetworkPlaces>) {
-        for seat in self.seats.values_mut().filter(|seat| seat.network == network) {
-            seat.places = places.clone();
+        for (_, _, vnic) in self.networks.range(whole(network)) {
+            if let Some(seat) = self.seats.get_mut(vnic) {
+                seat.places = places.clone();
+            }
         }
     }
 
@@ -142,6 +149,59 @@ impl Seats {
 
     /// The vNICs of a virtual network.
     pub(super) fn of_network(&self, network: u64) -> impl Iterator<Item = &Seat> {
-        self.seats.values().filter(move |seat| seat.network == network)
+        let all = self.networks.range(whole(network));
+        all.filter_map(|(_, _, vnic)| self.seats.get(vnic))
+    }
+
+    /// The vNICs of a virtual network that have peers on other hosts are encrypted so from now on,
+    /// or not at all.
+    pub(super) fn set_encryption(&mut self, network: u64, encryption: Option<&Encryption>) {
+        for (_, _, vnic) in self.networks.range(whole(network)) {
+            if let Some(seat) = self.seats.get_mut(vnic).filter(|seat| seat.has_far_peers) {
+                seat.encryption = encryption.cloned();
+            }
+        }
+    }
+}
+
+/// All places of a virtual network's vNICs.
+fn whole(network: u64) -> RangeInclusive<(u64, IpAddr, VnicId)> {
+    let (first, last) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::from([0xff; 16]).into());
+    (network, first, VnicId(0))..=(network, last, VnicId(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::seat;
+    use super::*;
+    use omniverb_terms::Gid;
+
+    #[test]
+    fn a_sender_to_a_group_is_of_the_network_and_sends_to_an_address_that_it_has_here() {
+        let [a, b, there] = [1, 2, 9].map(|last| IpAddr::from([192, 0, 2, last]));
+        let mut seats = Seats::default();
+        for (vnic, network, underlay) in [(1, 7, a), (2, 7, b), (3, 8, b), (4, 9, a)] {
+            let (_, end) = seqpacket::pair().unwrap();
+            let first = 0x40_0000 + 0x400 * vnic as u32;
+            seats.add(Seat { network, ..seat(vnic, underlay, first, end) });
+        }
+        let places = NetworkPlaces::new([(there, Qpn(0x40_0000), 1024, Gid::from(there))]);
+        seats.set_places(7, &Arc::new(places));
+        let may = |seats: &Seats, network, local, remote, source| {
+            seats.may_send(network, Addresses { local, remote }, Qpn(source))
+        };
+        for (network, local, expected) in
+            [(7, a, true), (7, b, true), (8, b, false), (9, a, false), (7, there, false)]
+        {
+            assert_eq!(may(&seats, network, local, there, 0x40_0005), expected);
+        }
+        assert!(!may(&seats, 7, a, a, 0x40_0005) && !may(&seats, 7, a, there, 0x40_0400));
+        let of = |seats: &Seats, network| -> Vec<u64> {
+            seats.of_network(network).map(|seat| seat.vnic.0).collect()
+        };
+        assert_eq!([of(&seats, 6), of(&seats, 7), of(&seats, 8)], [vec![], vec![1, 2], vec![3]]);
+        seats.remove(VnicId(1));
+        assert!(!may(&seats, 7, a, there, 0x40_0005) && may(&seats, 7, b, there, 0x40_0005));
+        assert_eq!(of(&seats, 7), [2]);
     }
 }

@@ -13,7 +13,7 @@ use crate::event_outbox::Outbox;
 use crate::network::roce_port::{Arrival, Buffers, Sockets};
 use crate::pacing::shared_budget::{Rate, Shares};
 use omniverb_psp::tunnel::{
-    self, Addresses, OutgoingDatagrams, SealOutcome, Tunnel, TunnelEvent, is_message,
+    self, Addresses, OutgoingDatagrams, SealOutcome, Tunnel, TunnelEvent, is_message, is_request,
 };
 use omniverb_psp::{SpiBlock, TenantKey};
 use omniverb_sys::random;
@@ -28,12 +28,25 @@ use std::sync::Arc;
 /// Budget: encrypted virtual networks of this host that have processes at the same time. A further
 /// one reaches no other host.
 const TUNNELS_MAX: usize = 256;
-/// Budget: requests for keys that are looked at, and words that a number is unknown that are sent,
-/// of all virtual networks. A request costs two ciphers of 100 bytes for each tenant at its
-/// address.
+/// Budget: requests for keys that are looked at, of all virtual networks. A request costs two
+/// ciphers of 100 bytes for each tenant at its address.
 const KEYS: Rate = Rate { per_second: 2000, at_once: 512 };
 /// Budget: of those, of one address.
 const KEYS_OF_ONE: Rate = Rate { per_second: 200, at_once: 64 };
+/// Budget: words that a number is unknown that are sent, of all virtual networks. Packets without
+/// end of numbers that nobody has take nothing from requests.
+const WORDS: Rate = Rate { per_second: 1000, at_once: 256 };
+/// Budget: of those, to one address.
+const WORDS_OF_ONE: Rate = Rate { per_second: 100, at_once: 32 };
+
+/// What leaves for another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outgoing {
+    /// A packet of a vNIC to another.
+    Packet,
+    /// A copy of a packet to a group.
+    Copy,
+}
 
 /// The tunnel of a virtual network.
 struct TenantTunnel {
@@ -55,7 +68,10 @@ pub(super) struct TenantTunnels {
     encrypted: BTreeMap<u64, BTreeSet<VnicId>>,
     blocks: BTreeMap<SpiBlock, u64>,
     alarms: BTreeSet<(u64, u64)>,
-    messages: Shares,
+    /// How many vNICs of a virtual network are at an underlay address.
+    places: BTreeMap<(IpAddr, u64), usize>,
+    requests: Shares,
+    words: Shares,
     /// A packet, sealed; its memory is used again.
     sealed: Vec<u8>,
     outbox: Outbox,
@@ -71,7 +87,9 @@ impl TenantTunnels {
             encrypted: BTreeMap::new(),
             blocks: BTreeMap::new(),
             alarms: BTreeSet::new(),
-            messages: Shares::new(KEYS, KEYS_OF_ONE, now),
+            places: BTreeMap::new(),
+            requests: Shares::new(KEYS, KEYS_OF_ONE, now),
+            words: Shares::new(WORDS, WORDS_OF_ONE, now),
             sealed: Vec::new(),
             outbox,
         }
@@ -112,14 +130,14 @@ impl TenantTunnels {
         now: u64,
     ) {
         self.encrypted.entry(network).or_default().insert(vnic);
-        self.set_keys(network, encryption.keys.clone(), now);
+        let lifetime = u64::try_from(encryption.lifetime.as_nanos()).unwrap_or(u64::MAX);
+        self.set_keys(network, (encryption.keys.clone(), lifetime), now);
         if !self.tunnels.contains_key(&network) && self.tunnels.len() < TUNNELS_MAX {
             // Any one: after a restart of this host it is hardly what another tenant had before.
             let mut first = [0];
             random::fill(&mut first);
             let mut blocks = (0..=u8::MAX).map(|n| SpiBlock::new(n.wrapping_add(first[0])));
             let Some(block) = blocks.find(|block| !self.blocks.contains_key(block)) else { return };
-            let lifetime = u64::try_from(encryption.lifetime.as_nanos()).unwrap_or(u64::MAX);
             let random = Box::new(random::fill);
             let tunnel = Tunnel::sharing_port(block, encryption.keys, lifetime, random, now);
             let alarm = tunnel.next_timeout();
@@ -129,7 +147,9 @@ impl TenantTunnels {
             self.tunnels.insert(network, TenantTunnel { tunnel, block, users, alarm });
         }
         if let Some(tunnel) = self.tunnels.get_mut(&network) {
-            tunnel.users.insert(vnic, underlay);
+            let before = tunnel.users.insert(vnic, underlay);
+            *self.places.entry((underlay, network)).or_default() += 1;
+            before.into_iter().for_each(|before| self.is_gone_from(before, network));
         }
     }
 
@@ -142,11 +162,22 @@ impl TenantTunnels {
             }
         }
         let Some(it) = self.tunnels.get_mut(&network) else { return };
-        it.users.remove(&vnic);
+        let underlay = it.users.remove(&vnic);
         if it.users.is_empty() {
             self.blocks.remove(&it.block);
             self.alarms.remove(&(it.alarm, network));
             self.tunnels.remove(&network);
+        }
+        underlay.into_iter().for_each(|underlay| self.is_gone_from(underlay, network));
+    }
+
+    /// A vNIC less of a virtual network is at an underlay address.
+    fn is_gone_from(&mut self, underlay: IpAddr, network: u64) {
+        if let Some(count) = self.places.get_mut(&(underlay, network)) {
+            *count -= 1;
+            if *count == 0 {
+                self.places.remove(&(underlay, network));
+            }
         }
     }
 
@@ -156,23 +187,35 @@ impl TenantTunnels {
         users.into_iter().for_each(|vnic| self.leave(network, vnic));
     }
 
-    /// The tenant has these keys, the newest first. The same as before change nothing.
-    fn set_keys(&mut self, network: u64, keys: Vec<TenantKey>, now: u64) {
+    /// The tenant has these keys, the newest first, and this lifetime of those of packets. The same
+    /// as before change nothing.
+    fn set_keys(&mut self, network: u64, (keys, lifetime): (Vec<TenantKey>, u64), now: u64) {
         let Some(it) = self.tunnels.get_mut(&network) else { return };
+        it.tunnel.set_lifetime(lifetime, now);
         if it.tunnel.keys() != keys {
             it.tunnel.set_keys(keys, now);
-            self.settle(network);
         }
+        self.settle(network);
     }
 
     /// Seals a packet of a virtual network and sends it, or keeps it until there is a key for it.
-    pub(super) fn send(&mut self, network: u64, addresses: Addresses, packet: &[u8], now: u64) {
+    pub(super) fn send(
+        &mut self,
+        network: u64,
+        addresses: Addresses,
+        (packet, kind): (&[u8], Outgoing),
+        now: u64,
+    ) {
         let (Some(it), Some(sockets)) = (self.tunnels.get_mut(&network), &self.sockets) else {
             return;
         };
         self.sealed.clear();
         let (to, train) = ((addresses, 0), (packet, packet.len()));
-        if let SealOutcome::Now(segment) = it.tunnel.seal(to, PORT, train, &mut self.sealed, now) {
+        let outcome = match kind {
+            Outgoing::Packet => it.tunnel.seal(to, PORT, train, &mut self.sealed, now),
+            Outgoing::Copy => it.tunnel.seal_copy(to, PORT, packet, &mut self.sealed, now),
+        };
+        if let SealOutcome::Now(segment) = outcome {
             send_to(sockets, to, &self.sealed, segment);
         }
         self.settle(network);
@@ -221,18 +264,17 @@ impl TenantTunnels {
     /// A message is for one of the tenants that have the address; which one, is tried.
     fn hear(&mut self, from: (Addresses, u32), message: &[u8], now: u64, sockets: &Sockets) {
         let (Addresses { local, remote }, _) = from;
-        let at_address: Vec<u64> = self.at(local).collect();
-        if at_address.is_empty() {
+        // Before anything is spent on it. Answers and words that nobody waits for cost a look.
+        let is_here = self.at(local).next().is_some();
+        if !is_here || is_request(message) && !self.requests.take(remote, now) {
             return;
         }
-        let mut is_in_budget = None;
+        let at_address: Vec<u64> = self.at(local).collect();
         for network in at_address {
             let Some(it) = self.tunnels.get_mut(&network) else { continue };
-            let messages = &mut self.messages;
-            let may_answer = || *is_in_budget.get_or_insert_with(|| messages.take(remote, now));
-            let is_found = it.tunnel.hear(from, message, now, may_answer);
+            let is_found = it.tunnel.hear(from, message, now, || true);
             self.settle_by(network, Some(sockets));
-            if is_found || is_in_budget == Some(false) {
+            if is_found {
                 return;
             }
         }
@@ -240,9 +282,8 @@ impl TenantTunnels {
 
     /// The virtual networks that have an underlay address.
     fn at(&self, local: IpAddr) -> impl Iterator<Item = u64> {
-        let at_address =
-            move |it: &TenantTunnel| it.users.values().any(|address| *address == local);
-        self.tunnels.iter().filter(move |(_, it)| at_address(it)).map(|(network, _)| *network)
+        let all = (local, u64::MIN)..=(local, u64::MAX);
+        self.places.range(all).map(|((_, network), _)| *network)
     }
 
     /// Opens a packet. Its virtual network, and what was in it.
@@ -256,19 +297,19 @@ impl TenantTunnels {
         let (Addresses { local, remote }, interface) = from;
         let spi = tunnel::number_of(packet)?;
         let network = self.blocks.get(&SpiBlock::of(spi)).copied();
+        let network = network.filter(|network| self.places.contains_key(&(local, *network)));
         let it = network.and_then(|network| self.tunnels.get_mut(&network));
-        let it = it.filter(|it| it.users.values().any(|address| *address == local));
         let Some((network, it)) = network.zip(it) else {
             // The tenant that had the number is gone, or the daemon was restarted.
-            if self.at(local).next().is_some() && self.messages.take(remote, now) {
+            if self.at(local).next().is_some() && self.words.take(remote, now) {
                 let OutgoingDatagrams { bytes, segment, .. } =
                     tunnel::unknown_number(spi, from.0, interface);
                 send_to(sockets, from, &bytes, segment);
             }
             return None;
         };
-        let messages = &mut self.messages;
-        let opened = it.tunnel.open(from, packet, now, || messages.take(remote, now));
+        let words = &mut self.words;
+        let opened = it.tunnel.open(from, packet, now, || words.take(remote, now));
         let packet = opened.ok().filter(|(port, _)| *port == PORT).map(|(_, packet)| &*packet);
         if packet.is_none() {
             self.settle_by(network, Some(sockets));

@@ -27,7 +27,7 @@ fn encryption(key: u8) -> Option<Encryption> {
 /// the next.
 pub(super) struct OneHost {
     pub(super) relay: UnderlayRelay,
-    events: Events,
+    pub(super) events: Events,
     pub(super) here: IpAddr,
     pub(super) ends: Vec<OwnedFd>,
 }
@@ -132,6 +132,32 @@ fn packets_in_plain_are_for_plain_tenants_alone() {
     let mut buffer = [0; 100];
     let length = daemon.recv(&mut buffer).unwrap();
     assert_eq!(buffer[..length], packet(QPNS[1], b"plain"));
+}
+
+/// Its old port is not closed yet when it is opened again.
+#[test]
+fn a_vnic_that_is_opened_again_without_encryption_sends_in_plain_once_its_old_port_is_closed() {
+    let mut host = OneHost::new(33, 41_011, [Some(1), None]);
+    let there = IpAddr::from([127, 7, 92, 34]);
+    let daemon = std::net::UdpSocket::bind((there, PORT)).unwrap();
+    daemon.set_read_timeout(Some(SHORT)).unwrap();
+    let remote = OneHost { here: there, ..OneHost::new(35, 41_012, [None, None]) };
+    let (own, end) = seqpacket::pair().unwrap();
+    host.relay.open(seat(1, host.here, 0x40_0000, end)).unwrap();
+    let old = std::mem::replace(&mut host.ends[0], own);
+    host.sends(0, &remote, QPNS[0], b"too early");
+    let mut buffer = [0; 100];
+    assert!(daemon.recv(&mut buffer).is_err(), "what its old port brings may be secret");
+    drop(old);
+    let end = std::time::Instant::now() + LONG;
+    loop {
+        host.sends(0, &remote, QPNS[0], b"plain");
+        if let Ok(length) = daemon.recv(&mut buffer) {
+            assert_eq!(buffer[..length], packet(QPNS[0], b"plain"));
+            return;
+        }
+        assert!(std::time::Instant::now() < end, "it stays encrypted");
+    }
 }
 
 #[test]

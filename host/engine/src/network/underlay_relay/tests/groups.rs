@@ -79,6 +79,19 @@ fn groups_of_encrypted_networks_reach_their_own_members() {
     reach_their_own(two(22, 41_007, [Some(1), Some(2)]));
 }
 
+/// It has no processes, and ignores handshakes.
+#[test]
+fn of_a_host_that_does_not_answer_copies_nothing_is_told() {
+    let [a, b] = two(36, 41_013, [Some(1), Some(2)]);
+    drop(b);
+    let end = std::time::Instant::now() + Duration::from_millis(1200);
+    while std::time::Instant::now() < end {
+        sends(&a, 0, group(1), &packet(QPNS[0], b"copy"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(a.events.take().is_none());
+}
+
 #[test]
 fn copies_of_strangers_and_in_plain_for_encrypted_networks_are_dropped() {
     let [a, b] = two(24, 41_008, [Some(1), None]);
