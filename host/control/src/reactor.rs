@@ -25,7 +25,8 @@ pub(crate) enum Timer {
     Port(VnicId),
     /// The PSP port of a vNIC that was in use is tried again.
     PspPort(VnicId),
-    /// The PSP port of the daemon's own namespace that was in use is tried again.
+    /// The PSP port of the daemon's own namespace that was in use, or could not be had, is tried
+    /// again.
     UnderlayPspPort,
     /// Takes the addresses that a machine has sent.
     Addresses(SessionId),

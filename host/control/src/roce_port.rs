@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long sockets that could not be had are not asked for again.
-const AGAIN: u64 = 5_000_000_000;
+pub(crate) const AGAIN: u64 = 5_000_000_000;
 /// Times a port that is in use is tried again: held by another process, and held perhaps by us,
 /// half a minute.
 const TRIES: u32 = 10;

@@ -23,21 +23,35 @@ pub(crate) struct UnderlayPspPort {
     refused: BTreeMap<(TenantId, IpAddr), Refusal>,
     /// That it could not be opened was logged.
     pub(crate) is_warned_of: bool,
+    /// It could not be opened, and is wanted again in a while.
+    pub(crate) is_retry_set: bool,
 }
 
 impl UnderlayPspPort {
     /// A vNIC with processes needs it.
     pub(crate) fn join(&mut self, vnic: VnicId, tenant: TenantId) {
-        self.users.insert(vnic, tenant);
+        if let Some(before) = self.users.insert(vnic, tenant) {
+            self.forget_unused(before);
+        }
+    }
+
+    /// Without vNICs that need it, nothing is remembered for a tenant.
+    fn forget_unused(&mut self, tenant: TenantId) {
+        if !self.users.values().any(|other| *other == tenant) {
+            self.refused.retain(|(of, _), _| *of != tenant);
+        }
     }
 
     /// A vNIC needs it no more. What was open, if that was the last one.
     pub(crate) fn leave(&mut self, vnic: VnicId) -> Option<Arc<UdpPort>> {
         let tenant = self.users.remove(&vnic)?;
-        if !self.users.values().any(|other| *other == tenant) {
-            self.refused.retain(|(of, _), _| *of != tenant);
-        }
+        self.forget_unused(tenant);
         if self.users.is_empty() { self.port.close() } else { None }
+    }
+
+    /// It is wanted again in a while. Whether a timer for that is set already.
+    pub(crate) fn retry(&mut self) -> bool {
+        std::mem::replace(&mut self.is_retry_set, true)
     }
 
     /// The vNICs that need it.
@@ -99,5 +113,12 @@ mod tests {
         assert!(!port.refused.is_empty());
         port.leave(VnicId(2));
         assert_eq!((port.refused.len(), port.users()), (1, vec![VnicId(3)]));
+        // It is another tenant's from now on, without having left.
+        port.join(VnicId(3), red);
+        assert_eq!(port.refused.len(), 1);
+        port.join(VnicId(3), blue);
+        assert!(port.refused.is_empty());
+        port.join(VnicId(3), red);
+        assert_eq!(port.refusal(VnicId(3), there), None);
     }
 }

@@ -237,6 +237,13 @@ impl Objects {
         self.all.network_name(self.all.vnic.get(self.given.get(vnic)?)?)
     }
 
+    /// Whether a vNIC belongs to a virtual network whose tenant's object says that it is not
+    /// encrypted.
+    pub(crate) fn is_network_plain(&self, vnic: VnicId) -> bool {
+        let tenant = self.network_of(vnic).and_then(|name| self.all.tenant.get(name));
+        tenant.is_some_and(|tenant| !tenant.is_encrypted())
+    }
+
     /// Whether a vNIC belongs to a virtual network and has no place in it. It has no other network
     /// instead, so it has no device.
     pub(crate) fn lacks_place(&self, vnic: VnicId) -> bool {

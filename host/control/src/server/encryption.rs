@@ -4,14 +4,16 @@
 use crate::daemon_log::Level;
 use crate::engine::{Encryption, Refusal};
 use crate::reactor::Timer;
-use crate::roce_port::{PAUSE, PortUse};
+use crate::roce_port::{AGAIN, PAUSE, PortUse};
 use crate::server::subsystems::EnginePorts;
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::VnicId;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What `omniverb status` and the log say of an address that gets nothing.
 pub(super) fn phrase(refusal: Refusal) -> &'static str {
@@ -86,9 +88,30 @@ impl EnginePorts<'_> {
         match self.tables.place(vnic) {
             Some((tenant, _)) => {
                 self.vnics.underlay_psp.join(vnic, tenant);
-                self.vnics.want_underlay_psp_port(self.helper, now)
+                self.want_underlay_psp_port()
             }
             None => self.vnics.want_psp_port(vnic, self.helper, now),
+        }
+    }
+
+    /// Asks for the port of PSP in the daemon's own namespace, now or in a while.
+    fn want_underlay_psp_port(&mut self) -> PortUse {
+        let wanted = self.vnics.want_underlay_psp_port(self.helper, clock::now());
+        if wanted == PortUse::Vain && !self.vnics.underlay_psp.retry() {
+            self.reactor.set(Duration::from_nanos(AGAIN), Timer::UnderlayPspPort);
+        }
+        wanted
+    }
+
+    /// The port of PSP in the daemon's own namespace was in use a moment ago, or could not be had a
+    /// while ago.
+    pub(super) fn try_underlay_psp_port_again(&mut self) {
+        let own = &mut self.vnics.underlay_psp;
+        own.is_retry_set = false;
+        if own.port.is_asked_for() {
+            self.helper.ask_underlay_psp_port(clock::now());
+        } else if !own.users().is_empty() {
+            self.want_underlay_psp_port();
         }
     }
 
@@ -111,7 +134,10 @@ impl EnginePorts<'_> {
             return self.reactor.set(PAUSE, Timer::UnderlayPspPort);
         }
         match port {
-            Ok(port) => drop(own.port.opened(port)),
+            Ok(port) => {
+                drop(own.port.opened(port));
+                own.is_warned_of = false;
+            }
             Err(error) => {
                 let has_failed = own.port.failed(clock::now()).is_some();
                 if has_failed && !std::mem::replace(&mut own.is_warned_of, true) {
@@ -123,7 +149,12 @@ impl EnginePorts<'_> {
                 }
             }
         }
-        for vnic in self.vnics.underlay_psp.users() {
+        let users = self.vnics.underlay_psp.users();
+        if !users.is_empty() {
+            // If it has failed it is wanted again in a while.
+            self.want_underlay_psp_port();
+        }
+        for vnic in users {
             match self.vnics.take_kept_port(vnic) {
                 Some(kept) => self.port_found(vnic, Ok(kept)),
                 None if self.vnics.has_port(vnic) => self.set_encryption(vnic),
@@ -146,13 +177,11 @@ impl EnginePorts<'_> {
     /// Tells the engine how a vNIC's packets are encrypted.
     pub(super) fn set_encryption(&mut self, vnic: VnicId) {
         if let Some((tenant, _)) = self.tables.place(vnic) {
-            let encryption = self.underlay_encryption(vnic);
-            let is_encrypted = encryption.is_some();
-            self.engine.encrypt_network(tenant, encryption);
-            if !is_encrypted {
-                self.end_psp_port(vnic);
-            }
-            return;
+            return match self.underlay_encryption(vnic) {
+                Some(encryption) => self.engine.encrypt_network(tenant, Some(encryption)),
+                // Whether that holds for all of its network only the tenant's object says.
+                None => self.end_psp_port(vnic),
+            };
         }
         if self.tables.policy(vnic).encryption.is_none() {
             self.engine.encryption(vnic, None);
@@ -162,6 +191,20 @@ impl EnginePorts<'_> {
         // Without keys nothing passes.
         let port = self.vnics.psp_port(vnic).and_then(|port| port.shared());
         self.engine.encryption(vnic, Some(Encryption { port, keys, lifetime }));
+    }
+
+    /// Virtual networks of tenants whose objects say so are encrypted no more.
+    pub(super) fn end_network_encryption(&mut self) {
+        let mut plain = BTreeSet::new();
+        for vnic in self.vnics.registry().ids() {
+            let is_plain = self.objects.is_network_plain(vnic);
+            if is_plain && let Some((tenant, _)) = self.objects.place(vnic) {
+                plain.insert(tenant);
+            }
+        }
+        for tenant in plain {
+            self.engine.encrypt_network(tenant, None);
+        }
     }
 
     /// A vNIC's encryption is another one, or it has none any more.

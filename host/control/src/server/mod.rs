@@ -238,11 +238,7 @@ impl Server {
                 Timer::PspPort(vnic) => {
                     self.vnics.try_psp_port_again(vnic, &mut self.helper, now);
                 }
-                Timer::UnderlayPspPort => {
-                    if self.vnics.underlay_psp.port.is_asked_for() {
-                        self.helper.ask_underlay_psp_port(now);
-                    }
-                }
+                Timer::UnderlayPspPort => self.engine_ports().try_underlay_psp_port_again(),
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),
                 Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),
                 Timer::PolicyAddresses => self.tell_addresses_again(),

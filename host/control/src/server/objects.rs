@@ -134,6 +134,7 @@ impl EnginePorts<'_> {
         for (vnic, before) in ids.into_iter().zip(before) {
             self.apply_since(vnic, before);
         }
+        self.end_network_encryption();
         self.review_rules();
         self.engine.close_empty_groups();
         self.warn_of_paths();
