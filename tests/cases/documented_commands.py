@@ -67,6 +67,7 @@ RAN_BY = {
     r"omniverb present /presented/files": "presented.user.present",
     r"omniverb vm run vm1 -- .*|omniverb vm args vm1 .*": "machines.",
     r"omniverb vnic create vm-(vm1|web) --tenant blue --address 10\.0\.0\.3": "machines.virtual.",
+    r"omniverb tenant set blue --encryption psp": "encrypted_virtual_networks.without",
     r"docker (run|exec|network create) .*": "platforms.docker.",
     r"podman (run|network (create|inspect)) .*": "platforms.podman.",
     r"lxc-execute .*": "platforms.lxc.",
@@ -110,7 +111,7 @@ ELSEWHERE = {
     r"sudo -u": "names an option of sudo",
     r"omniverb capture -i NAME \| wireshark .*": "opens a window",
     r"echo .* >> \"\$GITHUB_PATH\"": "is for the machines of GitHub",
-    r"rmmod rdma_rxe|sysctl vm.*": "changes the whole machine",
+    r"rmmod rdma_rxe|sysctl (vm|net\.core)\..*": "changes the whole machine",
     r"ss -ulnp .*": "shows what happens to be there",
     r"systemctl (enable|disable) --now omniverb-cluster":
         "needs etcd; cluster.* runs the same program",

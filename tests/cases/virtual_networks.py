@@ -447,7 +447,7 @@ def _far_one_key(scene):
     check(status != 0 and "status 12" in text, f"{status}: {text}")
     by_address(scene)
     scene.hosts.b.daemon.omniverb("tenant", "set", "blue", "--key-file", key)
-    _far_programs(scene)
+    far_programs(scene)
 
 
 def _as_many_messages(scene):
