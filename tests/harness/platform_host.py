@@ -103,7 +103,7 @@ class PlatformHost:
             raise Skip(f"without {', '.join(missing)}")
         self.hybrid = any(pathlib.Path("/sys/fs/cgroup").glob("*/tasks"))
         self.group = f"omniverb-{os.getpid()}-{next(_numbers)}"
-        # What a container sees belongs to whoever is root in it.
+        # The files that a container sees belong to its root.
         self.root = stage.folder("root")
         make_root(self.root, stage.dist)
         self.holder = process.start(

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long a daemon that was started on demand may take to end.
 const END_SECONDS: i64 = 10;
 
-/// What is in the lock file of a daemon that was started on demand, behind its pid.
+/// The word behind the pid in the lock file of a daemon that was started on demand.
 const ON_DEMAND: &str = "on-demand";
 
 /// How long a daemon is to serve.

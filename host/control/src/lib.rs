@@ -50,7 +50,6 @@ mod socket_relations;
 mod start_errors;
 mod tenancy_and_pending_actions;
 mod ticket_secret;
-mod underlay_addresses;
 mod underlay_psp_port;
 mod unidentified_connections;
 mod virtual_machines;
@@ -66,6 +65,7 @@ mod vnic_policy;
 mod vnic_references;
 mod vnic_registry;
 mod vnics;
+mod vnics_by_policy_address;
 mod watchdog;
 
 pub use allowed_processes::Allow;

@@ -14,8 +14,8 @@ mod known_namespaces;
 mod namespace_watcher;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
+mod underlay_address_plan;
 mod underlay_address_thread;
-mod underlay_addresses;
 
 pub use container_facts::{ContainerFacts, ContainerInterface};
 pub use helper::{WORKERS, serve, serve_alone};

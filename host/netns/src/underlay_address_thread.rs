@@ -5,7 +5,7 @@
 //! become of each.
 
 use crate::helper_protocol::underlay_messages::{self, AddressState, UNDERLAY_ADDRESSES_MAX};
-use crate::underlay_addresses::{Step, UnderlayAddresses};
+use crate::underlay_address_plan::{Step, UnderlayAddresses};
 use omniverb_sys::address_assignment::{self, AddressEvents};
 use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::{EventFd, lock};

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A network namespace, which a process keeps.
-struct Place {
+struct TestNamespace {
     holder: Child,
     namespace: Namespace,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TestNamespace {
+    fn new() -> TestNamespace {
         let holder = Command::new("unshare").args(["-n", "sleep", "60"]).spawn().unwrap();
         let pid = i32::try_from(holder.id()).unwrap();
         let pidfd = pidfd::of(pid).unwrap();
@@ -35,7 +35,7 @@ impl Place {
             assert!(begun.elapsed() < LIMIT);
             std::thread::sleep(Duration::from_millis(5));
         };
-        let place = Place { holder, namespace };
+        let place = TestNamespace { holder, namespace };
         place.ip("link add under type veth peer name far");
         place.ip("address add 192.0.2.1/24 dev under");
         place.ip("link set under up");
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestNamespace {
     fn drop(&mut self) {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
@@ -89,7 +89,7 @@ impl Helper {
         receive(self.socket.as_fd()).unwrap().unwrap()
     }
 
-    fn want(&self, place: &Place, list: &[(&str, &str)]) -> AddressState {
+    fn want(&self, place: &TestNamespace, list: &[(&str, &str)]) -> AddressState {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let wanted: BTreeMap<_, _> = list.iter().map(|(one, at)| (ip(one), ip(at))).collect();
         want_addresses(self.socket.as_fd(), place.namespace.as_fd(), &wanted).unwrap();
@@ -114,7 +114,7 @@ fn addresses_are_added_kept_and_removed_with_the_helper() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let (place, helper) = (Place::new(), Helper::new());
+    let (place, helper) = (TestNamespace::new(), Helper::new());
     let one: IpAddr = "192.0.2.50".parse().unwrap();
     let home = ("192.0.2.50", "192.0.2.1");
     let states = helper.want(&place, &[home, ("192.0.2.60", "192.0.2.99")]);
@@ -155,7 +155,7 @@ fn another_helper_takes_over_what_is_marked_and_no_more() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let place = Place::new();
+    let place = TestNamespace::new();
     place.ip("address add 192.0.2.70/32 dev under");
     let (first, home) = (Helper::new(), ("192.0.2.50", "192.0.2.1"));
     first.want(&place, &[home, ("192.0.2.51", "192.0.2.1"), ("192.0.2.70", "192.0.2.1")]);
@@ -187,7 +187,7 @@ fn what_makes_no_sense_is_not_done() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let (place, helper) = (Place::new(), Helper::new());
+    let (place, helper) = (TestNamespace::new(), Helper::new());
     for address in ["127.0.0.2", "224.0.0.1", "0.0.0.0", "255.255.255.255", "2001:db8::50"] {
         let wanted = BTreeMap::from([(
             address.parse::<IpAddr>().unwrap(),

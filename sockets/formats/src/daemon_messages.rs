@@ -74,7 +74,7 @@ pub enum Denial {
     NotServed = 1,
     /// An address is not one of its vNIC's, as far as is known.
     NotItsAddress = 2,
-    /// What is sent to an address comes out elsewhere, or nowhere.
+    /// Packets to an address arrive elsewhere, or nowhere.
     NotThere = 3,
     /// Too much is asked.
     Busy = 4,

@@ -19,7 +19,7 @@ use crate::{
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
-/// What is about to be used where it is not seen is the kernel's.
+/// Leaves a stream to the kernel before it is used where this library does not see it.
 fn keep(fd: c_int, why: Why) {
     if vfork_check::is_this_process() && descriptor_tables::look(fd).kind().is_stream() {
         carry::leave(fd);

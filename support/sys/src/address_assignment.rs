@@ -1,7 +1,7 @@
 //! Adds IP addresses to interfaces of the calling thread's network namespace, and removes them.
 //!
-//! What is added is marked (`IFA_PROTO`, since Linux 5.18), so that it is known again by another
-//! process. Its prefix is a single address: it brings no route but its own.
+//! Added addresses are marked (`IFA_PROTO`, since Linux 5.18), so that another process knows them
+//! again. The prefix of each is a single address, which brings no route but its own.
 
 use crate::local_addresses::{
     ADDED_MARK, IFA_ADDRESS, IFA_FLAGS, IFA_LOCAL, IFA_PROTO, RTM_GETADDR, RTM_NEWADDR, attributes,

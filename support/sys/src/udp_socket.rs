@@ -86,7 +86,7 @@ pub fn bound_to(address: SocketAddr) -> io::Result<OwnedFd> {
     bound(address, false)
 }
 
-/// The same, if the namespace may get the address later, or lose it for a while: what is sent
+/// Binds to an address that the namespace may get later, or lose for a while: what is sent
 /// meanwhile is lost.
 ///
 /// # Errors

@@ -119,7 +119,7 @@ impl Objects {
         }
     }
 
-    /// What is attached to a place, if anything.
+    /// The name of the object that is attached to a place, if one is.
     pub(super) fn attached_to(&self, place: &Place<'_>) -> Option<String> {
         let is_it = |text: &str| match text.starts_with('/') {
             true => place.inode.is_some() && inode_at(text) == place.inode,

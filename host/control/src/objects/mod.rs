@@ -17,17 +17,17 @@ mod cluster_tenant_key_files;
 mod container_objects;
 mod container_rules;
 mod containers;
-mod given_objects;
+mod object_and_network_rows;
 mod object_name_syntax;
 mod object_set;
 mod policy_addresses;
 mod remote_vnic;
-mod rows;
 mod rule_value;
 mod state_file;
 mod tenant_key_file_reader;
 mod value_syntax;
 mod virtual_network_placement;
+mod vnics_and_their_objects;
 
 use crate::engine::SharedLimits;
 use apply_object_changes::{Changes, Source, Surroundings};
@@ -35,7 +35,6 @@ use cluster_tenant_key_files::{BroughtKeys, KeyFiles};
 pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::{ContainerRule, Prefix};
 use containers::Containers;
-use given_objects::GivenObjects;
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
     DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, Undescribed,
@@ -59,6 +58,7 @@ pub use value_syntax::{
     OperationRateValue, OpsValue, RateValue, SizeValue,
 };
 use virtual_network_placement::VirtualPlaces;
+use vnics_and_their_objects::GivenObjects;
 
 /// Budget: time between two looks at all paths because of new vNICs, in nanoseconds.
 const LOOKS_APART: u64 = 1_000_000_000;

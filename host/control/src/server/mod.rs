@@ -8,6 +8,7 @@
 //! several parts gets those that it needs ([`subsystems`]).
 
 mod accept;
+mod ask_helper_for_addresses;
 mod broker_questions;
 mod captures;
 mod containers;
@@ -27,7 +28,6 @@ mod pair_windows;
 mod start;
 mod status;
 mod subsystems;
-mod underlay_addresses;
 mod virtual_machines;
 mod vnics;
 
@@ -53,10 +53,10 @@ use crate::settings::Ended;
 use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
-use crate::underlay_addresses::UnderlayAddresses;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
+use crate::vnics_by_policy_address::VnicsByPolicyAddress;
 use crate::watchdog::Watchdog;
 use omniverb_broker::daemon_messages::FromDaemon;
 use omniverb_sys::clock;
@@ -99,7 +99,7 @@ pub struct Server {
     /// Inspects other network namespaces.
     helper: HelperRequests,
     /// Addresses of policies that the helper adds to interfaces.
-    addresses: UnderlayAddresses,
+    addresses: VnicsByPolicyAddress,
     /// Links that are not direct, and what travels on them.
     engine: Packets,
     probes: Probes,

@@ -28,13 +28,13 @@ use crate::socket_relations::SocketRelations;
 use crate::start_errors::StartError;
 use crate::tenancy_and_pending_actions::Tables;
 use crate::ticket_secret;
-use crate::underlay_addresses::UnderlayAddresses;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnic_attachment::Attached;
 use crate::vnic_names::Marks;
 use crate::vnic_registry::Registry;
 use crate::vnics::Vnics;
+use crate::vnics_by_policy_address::VnicsByPolicyAddress;
 use crate::watchdog::Watchdog;
 use omniverb_broker::{Range, StartupParameters};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
@@ -155,7 +155,7 @@ impl Server {
             looks: Default::default(),
             vnics: Vnics::new(registry),
             helper,
-            addresses: UnderlayAddresses::new(),
+            addresses: VnicsByPolicyAddress::new(),
             has_said_rules_are_vain: false,
             engine,
             probes,

@@ -16,10 +16,10 @@ use crate::server::Server;
 use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
-use crate::underlay_addresses::UnderlayAddresses;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
+use crate::vnics_by_policy_address::VnicsByPolicyAddress;
 use crate::watchdog::Watchdog;
 use omniverb_sys::deferred_close::DeferredClose;
 
@@ -62,7 +62,7 @@ pub(super) struct PairWindows<'a> {
 
 /// Keeps vNICs' sockets, and what the engine does with them: links, probes, captures.
 pub(super) struct EnginePorts<'a> {
-    pub(super) addresses: &'a mut UnderlayAddresses,
+    pub(super) addresses: &'a mut VnicsByPolicyAddress,
     pub(super) captures: &'a mut Captures,
     pub(super) clients: &'a mut Clients,
     pub(super) counted: &'a mut Counters,
@@ -92,7 +92,7 @@ pub(super) struct Guests<'a> {
 
 /// Makes rows of what there is to see.
 pub(super) struct StatusRows<'a> {
-    pub(super) addresses: &'a UnderlayAddresses,
+    pub(super) addresses: &'a VnicsByPolicyAddress,
     pub(super) arrivals: &'a Arrivals,
     pub(super) clients: &'a Clients,
     pub(super) counted: &'a Counters,

@@ -496,7 +496,7 @@ impl Relay {
         }
     }
 
-    /// The same of a vNIC that is closed, until nothing more can come.
+    /// Sends the last packets of a vNIC that is closed, until nothing more can come.
     fn send_last(&mut self, number: u64) {
         if self.send_some(SeatKey::Leaving(number)) == PortState::Closed
             && let Some(seat) = self.leaving.remove(&number)

@@ -28,7 +28,7 @@ impl Writer {
     }
 }
 
-/// What is left of a message.
+/// The unread rest of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {

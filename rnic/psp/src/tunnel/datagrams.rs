@@ -21,12 +21,12 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Who asks whom when we ask.
+    /// The addresses of a handshake that this side begins.
     pub(super) fn as_sender(self) -> HandshakeAddresses {
         HandshakeAddresses { sender: self.local, receiver: self.remote }
     }
 
-    /// Who asks whom when the other side asks.
+    /// The addresses of a handshake that the other side begins.
     pub(super) fn as_receiver(self) -> HandshakeAddresses {
         HandshakeAddresses { sender: self.remote, receiver: self.local }
     }

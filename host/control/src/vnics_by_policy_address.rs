@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// Addresses of policies that vNICs have.
 #[derive(Debug)]
-pub(crate) struct UnderlayAddresses {
+pub(crate) struct VnicsByPolicyAddress {
     /// Of each vNIC its address, and another one of the interface that is to have it.
     needed: BTreeMap<VnicId, (IpAddr, IpAddr)>,
     /// The helper does not know of all of them.
@@ -21,11 +21,11 @@ pub(crate) struct UnderlayAddresses {
     states: AddressState,
 }
 
-impl UnderlayAddresses {
+impl VnicsByPolicyAddress {
     /// None; the helper does not know of that either, and may have found others.
-    pub(crate) fn new() -> UnderlayAddresses {
+    pub(crate) fn new() -> VnicsByPolicyAddress {
         let (needed, states) = (BTreeMap::new(), AddressState::new());
-        UnderlayAddresses { needed, is_changed: true, has_failed: false, states }
+        VnicsByPolicyAddress { needed, is_changed: true, has_failed: false, states }
     }
 
     /// A vNIC needs this address, beside the other one, or none.
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_address_is_wanted_as_long_as_a_vnic_has_it() {
-        let mut all = UnderlayAddresses::new();
+        let mut all = VnicsByPolicyAddress::new();
         assert_eq!(all.news(), Some(BTreeMap::new()), "a helper that died may have left some");
         all.heard();
         let ip = |last| IpAddr::from([192, 0, 2, last]);
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_error_is_said_once_and_its_end() {
-        let mut all = UnderlayAddresses::new();
+        let mut all = VnicsByPolicyAddress::new();
         let ip = IpAddr::from([192, 0, 2, 50]);
         all.need(VnicId(1), Some((ip, ip)));
         assert!(all.became(BTreeMap::from([(ip, 0)])).is_empty());
