@@ -142,13 +142,8 @@ class _Scene:
         self.stack.close()
 
 
-@contextlib.contextmanager
 def _fixture(stage):
-    scene = _Scene(stage)
-    try:
-        yield scene
-    finally:
-        scene.close()
+    return contextlib.closing(_Scene(stage))
 
 
 def _announced(scene):

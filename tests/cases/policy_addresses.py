@@ -76,13 +76,8 @@ class _Scene:
         self.hosts.close()
 
 
-@contextlib.contextmanager
 def _fixture(stage):
-    scene = _Scene(stage)
-    try:
-        yield scene
-    finally:
-        scene.close()
+    return contextlib.closing(_Scene(stage))
 
 
 def _addresses(host, device="bridge"):

@@ -71,13 +71,8 @@ class _Scene:
         self.limited.close()
 
 
-@contextlib.contextmanager
 def _fixture(stage):
-    scene = _Scene(stage)
-    try:
-        yield scene
-    finally:
-        scene.close()
+    return contextlib.closing(_Scene(stage))
 
 
 def _held(scene, rate, wait_for):

@@ -64,13 +64,8 @@ class _Scene:
         self.all.close()
 
 
-@contextlib.contextmanager
 def _fixture(stage):
-    scene = _Scene(stage)
-    try:
-        yield scene
-    finally:
-        scene.close()
+    return contextlib.closing(_Scene(stage))
 
 
 def gids_of(place):
@@ -373,13 +368,8 @@ class TwoHosts:
         self.hosts.close()
 
 
-@contextlib.contextmanager
 def _two_hosts(stage):
-    scene = TwoHosts(stage)
-    try:
-        yield scene
-    finally:
-        scene.close()
+    return contextlib.closing(TwoHosts(stage))
 
 
 def far_programs(scene):
