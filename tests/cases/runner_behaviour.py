@@ -169,7 +169,9 @@ def groups():
         check(words in text, text)
 
 
-def test_interrupted(run):
+@pytest.mark.parametrize("below", [[], ["sh", "-c", """trap '' INT; exec "$@\"""", "sh"]],
+                         ids=["foreground", "background"])
+def test_interrupted(run, below):
     """A run that is told to end cleans up first, and does not look as if it had passed."""
     text = run("""
 @contextlib.contextmanager
@@ -184,7 +186,7 @@ def _told(_):
 
 def groups():
     return [Group("told", [Case("told", _told)], cleans_up, staged=False)]
-""", accept=(2,))
+""", below=below, accept=(2,))
     check(text.splitlines()[-1] == "0 passed, 1 failed", text)
     check((run.folder / "cleaned").exists(), text)
 

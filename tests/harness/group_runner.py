@@ -32,6 +32,13 @@ _SPACE = 2 * max(2, os.cpu_count() or 2) + POLLS
 _LOOK = 0.02
 
 
+def _interrupt(*_):
+    """Ends the run as ^C does, also where a shell has begun it with that ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+
 def _limit(test):
     mark = test.get_closest_marker("limit")
     return mark.args[0] if mark else 60.0
@@ -99,7 +106,7 @@ class Run:
     async def everything(self):
         """Runs all that was chosen, the tests of one group one at a time."""
         process.become_subreaper()
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, _interrupt)
         groups = [list(group) for _, group in
                   itertools.groupby(self.session.items, lambda test: test.parent)]
         # First the largest, of equals those that may last longest.
