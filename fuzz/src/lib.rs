@@ -13,8 +13,8 @@ mod rsocket;
 
 // The bench of the device's own tests, and its hostile peer.
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/engine_far_end.rs"]
-mod engine_far_end;
+#[path = "../../rnic/device/tests/device/fake_engine.rs"]
+mod fake_engine;
 #[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/fake_platform.rs"]
 mod fake_platform;
@@ -28,8 +28,8 @@ mod guarded_buffer;
 #[path = "../../rnic/device/tests/device/hostile_peer_input.rs"]
 mod hostile_peer_input;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/two_devices.rs"]
-mod two_devices;
+#[path = "../../rnic/device/tests/device/two_device_fixture.rs"]
+mod two_device_fixture;
 #[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/work_request_helpers.rs"]
 mod work_request_helpers;
@@ -361,7 +361,7 @@ pub fn metrics_request(bytes: &[u8]) {
 
 /// Rates, sizes and faults as people write them: what is shown is understood, and means the same.
 pub fn words(bytes: &[u8]) {
-    use omniverb_session::{faults, tc_units};
+    use omniverb_session::{network_fault_text, tc_units};
     let text = String::from_utf8_lossy(bytes);
     if let Ok(number) = tc_units::rate(&text) {
         assert_eq!(tc_units::rate(&tc_units::show_rate(number)), Ok(number));
@@ -373,7 +373,7 @@ pub fn words(bytes: &[u8]) {
     if let Ok(count) = tc_units::ops(&text) {
         assert_eq!(tc_units::ops(&tc_units::show_ops(count.into())), Ok(count));
     }
-    if let Ok(Some(faults)) = faults::faults(&text) {
-        assert_eq!(faults::faults(&faults.show()), Ok(Some(faults)));
+    if let Ok(Some(faults)) = network_fault_text::faults(&text) {
+        assert_eq!(network_fault_text::faults(&faults.show()), Ok(Some(faults)));
     }
 }

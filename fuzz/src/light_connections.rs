@@ -14,7 +14,7 @@ use lanes::Lanes;
 use omniverb_connection::light::byte_queue::{ByteQueue, PAYLOAD};
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_connection::light::lane_assignment::Flow;
-use omniverb_connection::light::slot::{Closing, Flag, WINDOW};
+use omniverb_connection::light::connection_slot::{Closing, Flag, WINDOW};
 use omniverb_connection::light::{
     Block, BlockOwner, BlockPool, ConnectionIds, Endpoints, Frame, List, Slot, SlotTable,
 };

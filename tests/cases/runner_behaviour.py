@@ -252,10 +252,3 @@ def test_broken(run):
     text = run("import nothing_of_that_name", accept=(2,))
     check(text.splitlines()[-1] == "0 passed, 1 failed", text)
     _ends_with(run(_PLAIN, "nothing_of_that_name", accept=(5,)), "0 passed, 0 failed")
-
-
-def test_help(run):
-    """What its own options mean is printed, and nothing runs."""
-    text = run("", "--help", accept=(0,))
-    check("--list" in text and "print the names, run nothing" in text, text)
-    check("Traceback (most" not in text, text)

@@ -34,8 +34,6 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """Words that are no paths are parts of names."""
-    if config.option.help:
-        return
     words = config.args if config.args_source == config.ArgsSource.ARGS else []
     paths = [word for word in words if "/" in word or word.partition("::")[0].endswith(".py")
              or pathlib.Path(word).resolve() == _TESTS]

@@ -1,5 +1,5 @@
 //! Builds `libomniverb_sockets.so`'s entry points from its table of names
-//! (`sockets/preload/names.toml`).
+//! (`sockets/preload/interposed_functions.toml`).
 //!
 //! A name that passes is a jump to the next library's function, from a slot that is filled when the
 //! program starts. Names have no versions: whichever a program asks for, it gets ours.
@@ -18,7 +18,7 @@ use crate::{libraries, library_symbols, lower_glibc_version};
 
 pub(crate) const SONAME: &str = "libomniverb_sockets.so";
 const PACKAGE: &str = "omniverb_sockets";
-const TABLE: &str = "sockets/preload/names.toml";
+const TABLE: &str = "sockets/preload/interposed_functions.toml";
 /// Functions that tests look up.
 const OWN: [&str; 2] = ["omniverb_sockets_describe", "omniverb_sockets_keep"];
 
@@ -92,7 +92,8 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(work.join(SONAME));
     cc.arg(work.join("entries.S")).arg(work.join("glibc.S"));
-    cc.arg(root().join("app/ibverbs/glibc_compat.c")).arg(root().join("sockets/preload/unwind.c"));
+    cc.arg(root().join("app/ibverbs/glibc_compat.c"))
+        .arg(root().join("sockets/preload/unwind_stubs.c"));
     cc.arg(archive);
     cc.arg(format!("-Wl,--version-script={}", work.join("library.map").display()));
     cc.arg(format!("-Wl,-soname,{SONAME}"));
@@ -104,7 +105,7 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
 }
 
 fn script(names: &PreloadNames) -> String {
-    let mut out = String::from("/* Made from names.toml. */\n{\n  global:\n");
+    let mut out = String::from("/* Made from interposed_functions.toml. */\n{\n  global:\n");
     names.interposed().chain(OWN).for_each(|name| _ = writeln!(out, "    {name};"));
     out.push_str("  local: *;\n};\n");
     out
@@ -133,7 +134,7 @@ const GIVE_BACK: &str = "\
 /// leads to, with the slot's address in `%r11`.
 fn head() -> String {
     let mut out = String::from(
-        "/* Made from names.toml. */\n\
+        "/* Made from interposed_functions.toml. */\n\
          .section .tbss,\"awT\",@nobits\n.p2align 3\nov_thread: .zero 8\n\
          .section .init_array,\"aw\"\n.p2align 3\n.quad ov_sockets_start\n\
          .section .fini_array,\"aw\"\n.p2align 3\n.quad ov_sockets_end\n\

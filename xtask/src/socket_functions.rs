@@ -1,4 +1,5 @@
-//! Checks that `sockets/preload/names.toml` has every function that leads to a socket.
+//! Checks that `sockets/preload/interposed_functions.toml` has every function that leads to a
+//! socket.
 //!
 //! A name must be in the table if it is another name of a function that is; if its function makes
 //! one of the system calls below; or if it calls, within the C library, one that does.
@@ -60,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
     let code = CallGraph::read(&code, &functions);
     let missing = missing(&names, &functions, &code);
     if !missing.is_empty() {
-        bail!("sockets/preload/names.toml lacks\n{}", missing.join("\n"));
+        bail!("sockets/preload/interposed_functions.toml lacks\n{}", missing.join("\n"));
     }
     let interposed = names.interposed().count();
     println!("{interposed} names are interposed, and no other of libc's leads to such a call");

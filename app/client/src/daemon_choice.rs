@@ -2,11 +2,11 @@
 //!
 //! It is the one that the environment names, or the host's and then the user's own. The first two
 //! are trusted by their path: only a user that may write there can have put them there. The user's
-//! own is at a place that others can take first, so it is looked at (`omniverb_sys::user_daemon`).
-//! A setuid program knows the host's only.
+//! own is at a place that others can take first, so it is looked at
+//! (`omniverb_sys::user_daemon_socket`). A setuid program knows the host's only.
 
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
-use omniverb_sys::{seqpacket_deadline, user_daemon};
+use omniverb_sys::{seqpacket_deadline, user_daemon_socket};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ impl Candidate {
     /// the clock.
     pub(crate) fn connect(&self, deadline: u64) -> io::Result<OwnedFd> {
         match self.trust {
-            Trust::Shown => user_daemon::connect(&self.path, deadline),
+            Trust::Shown => user_daemon_socket::connect(&self.path, deadline),
             Trust::Path => seqpacket_deadline::connect(&self.path, deadline),
         }
     }
@@ -40,8 +40,8 @@ impl Candidate {
 
 /// The places to try, in this order.
 pub(crate) fn candidates() -> Vec<Candidate> {
-    let named = user_daemon::variable(SOCKET_VARIABLE).map(PathBuf::from);
-    choose(named, user_daemon::path())
+    let named = user_daemon_socket::variable(SOCKET_VARIABLE).map(PathBuf::from);
+    choose(named, user_daemon_socket::path())
 }
 
 fn choose(named: Option<PathBuf>, own: Option<PathBuf>) -> Vec<Candidate> {

@@ -17,7 +17,7 @@ use omniverb_session::body::{
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::lock;
-use omniverb_sys::{Extent, clock, seqpacket_deadline, user_daemon};
+use omniverb_sys::{Extent, clock, seqpacket_deadline, user_daemon_socket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -34,8 +34,8 @@ const ANNOUNCING: u32 = 3;
 fn limit() -> Duration {
     static CHOSEN: OnceLock<Duration> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
-        let named =
-            user_daemon::variable(LIMIT_VARIABLE).and_then(|text| text.to_str()?.parse().ok());
+        let named = user_daemon_socket::variable(LIMIT_VARIABLE)
+            .and_then(|text| text.to_str()?.parse().ok());
         named.map_or(LIMIT, |limit| Duration::from_millis(limit).min(LIMIT))
     })
 }

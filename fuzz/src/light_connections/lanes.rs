@@ -4,7 +4,7 @@ use super::{Nonsense, State};
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX, LANES};
 use omniverb_connection::light::lane_assignment::Flow;
-use omniverb_connection::light::slot::Flag;
+use omniverb_connection::light::connection_slot::Flag;
 
 /// Whose they are, by ways; 0: nobody's. And how many bytes are there.
 #[derive(Default)]

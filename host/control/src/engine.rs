@@ -15,7 +15,7 @@ use omniverb_engine::{
 use omniverb_fairness::Holder;
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
-use omniverb_session::faults::Faults;
+use omniverb_session::network_fault_text::Faults;
 use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_sys::udp_socket::UdpPort;

@@ -106,7 +106,7 @@ pub(crate) fn shown(policy: &Policy, direct_links: usize) -> VnicChanged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_session::faults::Faults;
+    use omniverb_session::network_fault_text::Faults;
     use omniverb_session::operator::VNIC_NAME_BYTES;
 
     #[test]
@@ -156,7 +156,8 @@ mod tests {
         let none = SetVnic { what: SET_RATE | SET_DATAPATH, datapath: 1, ..nothing };
         let forwarded = changed(limited, &none).unwrap();
         assert_eq!(forwarded, Policy { datapath: Datapath::Forwarded, ..start });
-        let words = omniverb_session::faults::faults("loss=1%,delay=1ms").unwrap().unwrap();
+        let words =
+            omniverb_session::network_fault_text::faults("loss=1%,delay=1ms").unwrap().unwrap();
         let faults = SetVnic { what: SET_FAULTS, faults: words, ..nothing };
         let faulty = changed(limited, &faults).unwrap();
         assert_eq!(faulty, Policy { faults: Some(words), ..limited });

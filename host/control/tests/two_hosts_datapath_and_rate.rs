@@ -6,7 +6,7 @@ mod support;
 use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_session::faults::Faults;
+use omniverb_session::network_fault_text::Faults;
 use omniverb_session::operator::{
     Capture, DATAPATH_FORWARDED, EndCapture, Message as Said, SET_DATAPATH, SET_RATE, SetVnic,
 };

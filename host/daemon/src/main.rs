@@ -23,7 +23,7 @@ use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::deferred_close::{DISPOSER, dispose};
 use omniverb_sys::helper_process::{self, HelperStart, OWN_PROGRAM};
-use omniverb_sys::{sd_notify, termination_fd};
+use omniverb_sys::{sd_notify, signal_fds};
 use omniverb_tenancy::{Policies, Policy};
 use omniverbd_arguments::{Arguments, LogLevel};
 use paths::{files, operator_socket, socket};
@@ -108,8 +108,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let configuration = Configuration::load(arguments.config.as_deref())?;
     // Before the first thread is started: threads inherit the signal mask.
-    let termination = termination_fd::termination()?;
-    let reload = termination_fd::reload()?;
+    let termination = signal_fds::termination()?;
+    let reload = signal_fds::reload()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let descriptors = raise_descriptor_limit();
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);

@@ -1,7 +1,7 @@
 //! Derives the paths of the daemon's sockets and files from its command line and user.
 
 use omniverb_session::operator::{self, DaemonScope};
-use omniverb_sys::user_daemon;
+use omniverb_sys::user_daemon_socket;
 use omniverbd_arguments::Arguments;
 use rustix::process::geteuid;
 use std::os::unix::fs::DirBuilderExt;
@@ -13,7 +13,7 @@ const STATE_FOLDER: &str = "/var/lib/omniverb";
 /// Where to listen.
 pub(crate) fn socket(arguments: &Arguments) -> PathBuf {
     arguments.socket.clone().unwrap_or_else(|| {
-        let own = user_daemon::path().filter(|_| !geteuid().is_root());
+        let own = user_daemon_socket::path().filter(|_| !geteuid().is_root());
         own.unwrap_or_else(|| omniverb_session::SYSTEM_SOCKET.into())
     })
 }

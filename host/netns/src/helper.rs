@@ -9,7 +9,7 @@ use crate::underlay_address_thread::UnderlayAddressThread;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_sys::{local_addresses, pidfd, seqpacket, termination_fd};
+use omniverb_sys::{local_addresses, pidfd, seqpacket, signal_fds};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ pub fn serve_alone(socket: OwnedFd) {
 /// helper to do at its end, which is the helper's, too.
 pub(crate) fn ignore_terminals() {
     // Without memory for a descriptor they end it as before.
-    let _ = termination_fd::termination();
+    let _ = signal_fds::termination();
 }
 
 /// Serves until the other end of `socket` is closed, with all the privileges that the caller has.

@@ -8,16 +8,16 @@
 //! know no clock: whoever has them hands in messages and the time, and sends what comes out.
 #![forbid(unsafe_code)]
 
+mod big_endian_fields;
 mod connection;
 mod connection_kind;
-mod fields;
 mod ip_service;
 mod mad;
 mod message;
 mod negotiated_parameters;
-mod path;
 mod reply;
 mod request;
+mod request_path;
 mod retransmit;
 pub mod sidr;
 #[cfg(any(test, feature = "fuzz"))]
@@ -32,9 +32,9 @@ pub use message::{
     reject_reason,
 };
 pub use negotiated_parameters::NegotiatedParameters;
-pub use path::Path;
 pub use reply::Reply;
 pub use request::{Request, Transport};
+pub use request_path::Path;
 pub use sidr::{Resolution, SidrOutcome};
 
 /// Private data as applications see it: always as long as the message allows.

@@ -1,6 +1,6 @@
 //! The frame of a message: the common management header (13.4.3).
 
-use crate::fields::{BYTES, Fields};
+use crate::big_endian_fields::{BYTES, Fields};
 use crate::message::Message;
 
 /// Bytes of a management datagram.

@@ -1,7 +1,7 @@
 //! Which messages there are (12.6), and the short ones among them.
 
 use crate::Private;
-use crate::fields::Fields;
+use crate::big_endian_fields::Fields;
 use crate::reply::Reply;
 use crate::request::Request;
 use omniverb_terms::{Qkey, Qpn};

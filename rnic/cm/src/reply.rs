@@ -1,8 +1,8 @@
 //! REP: "connected, if you say so too" (12.6.8).
 
 use crate::Private;
+use crate::big_endian_fields::Fields;
 use crate::connection_kind::Kind;
-use crate::fields::Fields;
 use omniverb_terms::{Psn, Qkey, Qpn};
 
 /// What REP says.

@@ -1,9 +1,9 @@
 //! REQ: "connect" (12.6.5).
 
 use crate::Private;
+use crate::big_endian_fields::Fields;
 use crate::connection_kind::Kind;
-use crate::fields::Fields;
-use crate::path::Path;
+use crate::request_path::Path;
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 
 /// What kind of connection: transport services, and what no queue pair here has.

@@ -1,6 +1,6 @@
 //! Memory regions and the table of keys.
 
-use crate::region_receivers::RegionReceivers;
+use crate::qps_receiving_into_region::RegionReceivers;
 use crate::region_removal_wait::{Reader, Readers, UsesRegions};
 use crate::spin_lock::lock;
 use omniverb_ring::UserMemory;

@@ -4,7 +4,7 @@ use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Process;
 use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply, Side};
 use omniverb_formats::fallback_ledger::{self, Kept};
-use omniverb_formats::message::bytes_of;
+use omniverb_formats::message_codec::bytes_of;
 use omniverb_formats::socket_status_rows::{NAME, Process as ConnectionTable};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;

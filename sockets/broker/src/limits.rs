@@ -44,8 +44,8 @@ pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
 /// Budget: of all, in the same way: some 300 bytes each.
 pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
 /// Budget: channels of a process, one to each other one: so many has a library room for
-/// (sockets/preload/src/light/memory.rs). With others it has TCP. Their memory is its own and its
-/// peers'.
+/// (sockets/preload/src/light/mmap_buffers.rs). With others it has TCP. Their memory is its own and
+/// its peers'.
 pub(crate) const CHANNELS: usize = 64;
 /// Budget: of these with processes of one other network namespace.
 pub(crate) const CHANNELS_WITH_NAMESPACE: usize = 16;

@@ -1,6 +1,6 @@
 //! Decides what sockets in user memory answer, without I/O, clocks or unsafe code.
 //!
-//! * [`time_budget`]: bounds the time that a process waits for other processes, in all.
+//! * [`peer_wait_budget`]: bounds the time that a process waits for other processes, in all.
 //! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
 //! * [`processes_per_socket`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
@@ -16,6 +16,6 @@ pub mod backoff;
 pub mod critical_section_threads;
 pub mod descriptors;
 pub mod light;
+pub mod peer_wait_budget;
 pub mod processes_per_socket;
 pub mod readiness;
-pub mod time_budget;

@@ -4,8 +4,8 @@
 
 use crate::address_range::Range;
 use crate::channel::Names;
-pub use crate::message::BYTES;
-use crate::message::{Field, Reader, Writer, fields, messages, numbers, on_sockets};
+pub use crate::message_codec::BYTES;
+use crate::message_codec::{Field, Reader, Writer, fields, messages, numbers, on_sockets};
 
 /// Follows the name of the daemon's socket in the name of the broker's.
 pub const SUFFIX: &str = ".sockets";
@@ -427,7 +427,7 @@ mod tests {
         }
         let message = |words: &[u64]| {
             let mut bytes = [0; BYTES];
-            crate::message::to_bytes(words, &mut bytes);
+            crate::message_codec::to_bytes(words, &mut bytes);
             bytes[..8].copy_from_slice(&(words[0] | VERSION).to_ne_bytes());
             bytes
         };

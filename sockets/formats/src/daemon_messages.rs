@@ -6,8 +6,8 @@
 
 use core::net::IpAddr;
 
-pub use crate::message::BYTES;
-use crate::message::{fields, messages, numbers, on_sockets};
+pub use crate::message_codec::BYTES;
+use crate::message_codec::{fields, messages, numbers, on_sockets};
 
 /// A network namespace's cookie, the address of a socket in it, and the socket's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(FromDaemon::decode(&said.encode()), Some(said));
         }
         let mut bytes = [0; BYTES];
-        crate::message::to_bytes(&[18, 1, 99], &mut bytes);
+        crate::message_codec::to_bytes(&[18, 1, 99], &mut bytes);
         assert_eq!(FromDaemon::decode(&bytes), None);
     }
 }

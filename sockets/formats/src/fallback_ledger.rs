@@ -3,7 +3,7 @@
 //! A new row takes the place of the oldest. The process writes the file, so a row may be anything,
 //! and half of it old: a reader asks the kernel whether there is such a socket.
 
-use crate::message::{self, fields};
+use crate::message_codec::{self, fields};
 use crate::socket_status_rows::Reason;
 use core::net::SocketAddr;
 
@@ -34,14 +34,14 @@ impl Kept {
     #[must_use]
     pub fn encode(&self) -> [u64; ROW] {
         let mut row = [0; ROW];
-        message::put(&Some(*self), &mut row);
+        message_codec::put(&Some(*self), &mut row);
         row
     }
 
     /// From a row, if that has one.
     #[must_use]
     pub fn decode(row: &[u64; ROW]) -> Option<Kept> {
-        message::take::<Option<Kept>>(row).flatten()
+        message_codec::take::<Option<Kept>>(row).flatten()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::channel::{BYTES, Names};
 use crate::channel_mirror::{Update, WORDS};
-use crate::message::{self, Field, Reader, Writer, fields, messages};
+use crate::message_codec::{self, Field, Reader, Writer, fields, messages};
 
 /// Bytes of the longest.
 pub const LONGEST: usize = 8 * (3 + WORDS);
@@ -21,7 +21,7 @@ const VERSION: u64 = 3;
 pub fn hello() -> [u8; HELLO] {
     let words = [0x4f4d_5646_4552_5259, VERSION, BYTES as u64, WORDS as u64];
     let mut bytes = [0; HELLO];
-    message::to_bytes(&words, &mut bytes);
+    message_codec::to_bytes(&words, &mut bytes);
     bytes
 }
 
@@ -100,8 +100,8 @@ impl Sent {
     /// How it is sent: how many of the bytes.
     pub fn encode(&self, bytes: &mut [u8; LONGEST]) -> usize {
         let mut words = [0; LONGEST / 8];
-        let count = message::put(self, &mut words);
-        message::to_bytes(&words[..count], bytes);
+        let count = message_codec::put(self, &mut words);
+        message_codec::to_bytes(&words[..count], bytes);
         count * 8
     }
 
@@ -110,8 +110,8 @@ impl Sent {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut all = [0; LONGEST];
         all.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        let words: [u64; LONGEST / 8] = message::from_bytes(&all)?;
-        let sent: Self = message::take(&words)?;
+        let words: [u64; LONGEST / 8] = message_codec::from_bytes(&all)?;
+        let sent: Self = message_codec::take(&words)?;
         (sent.encode(&mut all) == bytes.len()).then_some(sent)
     }
 }

@@ -8,7 +8,7 @@
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other, and
 //!   [`daemon_messages`] what the broker and the daemon do; all messages are made of the fields of
-//!   [`message`].
+//!   [`message_codec`].
 //! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
 //!   [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`] keeps
 //!   two of these on two hosts alike, by [`gateway_message`].
@@ -29,7 +29,7 @@ pub mod gateway_message;
 pub mod lane;
 pub mod link_layout;
 pub mod link_slot;
-pub mod message;
+pub mod message_codec;
 pub mod socket_status_rows;
 pub mod syscall_instructions;
 pub mod try_guard;

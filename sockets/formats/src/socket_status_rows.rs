@@ -5,8 +5,8 @@
 
 use core::net::SocketAddr;
 
-pub use crate::message::BYTES;
-use crate::message::{Field, Reader, Writer, fields, messages, numbers, on_sockets};
+pub use crate::message_codec::BYTES;
+use crate::message_codec::{Field, Reader, Writer, fields, messages, numbers, on_sockets};
 
 /// Bytes of a program's name.
 pub const NAME: usize = 16;

@@ -12,8 +12,8 @@ use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::errno;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr};
 use crate::{
-    control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount,
-    unlinked_calls, vfork_check,
+    descriptor_probe, epoll_members, fallback_ledger, fork_refcount, scm_rights, unlinked_calls,
+    vfork_check,
 };
 
 /// A call that changes what is known.
@@ -282,14 +282,14 @@ impl Call<'_> {
             Self::Flags { fd, flags } => odd(fd, flags),
             Self::Send { fd, message, flags } => {
                 odd(fd, flags);
-                control_messages::sent(message);
+                scm_rights::sent(message);
             }
             Self::SendMany { fd, messages, flags } => {
                 odd(fd, flags);
-                control_messages::sent_many(messages, result);
+                scm_rights::sent_many(messages, result);
             }
-            Self::Receive(message) => control_messages::received(message),
-            Self::ReceiveMany(messages) => control_messages::received_many(messages, result),
+            Self::Receive(message) => scm_rights::received(message),
+            Self::ReceiveMany(messages) => scm_rights::received_many(messages, result),
             Self::Close(fd) => {
                 descriptor_tables::left(fd, was);
                 fork_refcount::release_closed(fd);

@@ -8,10 +8,11 @@
 //!
 //! # Modules
 //!
-//! * `names.toml` lists the interposed names; `cargo xtask dist` makes an entry point for each.
-//!   Those of `pass` jump to the next library's function. Those of `look` call a function of
-//!   [`call_observers`] with the arguments first. `choose` is `syscall`, see `syscall_hook`. Those
-//!   of `watch` are [`descriptor_hooks`], or [`io_hooks`] if they move bytes or wait for them.
+//! * `interposed_functions.toml` lists the interposed names; `cargo xtask dist` makes an entry
+//!   point for each. Those of `pass` jump to the next library's function. Those of `look` call a
+//!   function of [`call_observers`] with the arguments first. `choose` is `syscall`, see
+//!   `syscall_hook`. Those of `watch` are [`descriptor_hooks`], or [`io_hooks`] if they move bytes
+//!   or wait for them.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
 //!   `readiness` asks all of them for calls that wait for several descriptors, and
 //!   `look_history` remembers whether looking before a sleep paid off; `lifecycle` starts and ends
@@ -45,7 +46,6 @@ mod borrowed_fd;
 mod call_effects;
 mod call_observers;
 mod carry;
-mod control_messages;
 pub mod descriptor_hooks;
 mod descriptor_probe;
 mod descriptor_tables;
@@ -67,6 +67,7 @@ mod observed_socket_marks;
 mod process_count_slots;
 mod process_exit;
 mod readiness;
+mod scm_rights;
 mod shared_memory;
 mod socket_marks;
 mod spin_history;

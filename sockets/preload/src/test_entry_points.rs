@@ -1,4 +1,5 @@
-//! Stands in for what `cargo xtask dist` makes of `names.toml`, so that unit tests can be linked.
+//! Stands in for what `cargo xtask dist` makes of `interposed_functions.toml`, so that unit tests
+//! can be linked.
 //!
 //! Slots are filled by the C library's own functions when a test asks for that.
 

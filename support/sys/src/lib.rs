@@ -52,11 +52,11 @@ pub mod robust_futex_liveness;
 pub mod sd_notify;
 pub mod seqpacket;
 pub mod seqpacket_deadline;
+pub mod signal_fds;
 mod socket_drops;
 pub mod spare_fds;
 pub mod tcp_connection;
 pub mod tcp_listener;
-pub mod termination_fd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 pub mod thread_watchdog;
@@ -67,7 +67,7 @@ mod unix_socket_outq;
 mod unpoisoned_lock;
 pub mod unsolicited_fds;
 pub mod user_and_group_check;
-pub mod user_daemon;
+pub mod user_daemon_socket;
 
 pub use adjacent_extents::SideBySide;
 pub use doorbell_listener::DoorbellListener;

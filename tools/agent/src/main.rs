@@ -25,7 +25,7 @@ use omniverb_agent_arguments::{Arguments, Command, EtcdOptions};
 use omniverb_cluster::object_name::is_name;
 use omniverb_session::operator::{SOCKET_VARIABLE, SYSTEM_SOCKET};
 use omniverb_session::printable;
-use omniverb_sys::{eventfd, sd_notify, termination_fd, user_daemon};
+use omniverb_sys::{eventfd, sd_notify, signal_fds, user_daemon_socket};
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ fn command(command: Command) -> anyhow::Result<ExitCode> {
                 bail!("{host:?} cannot be the name of a host: use --host");
             }
             let socket = operator_socket
-                .or_else(|| user_daemon::variable(SOCKET_VARIABLE).map(PathBuf::from))
+                .or_else(|| user_daemon_socket::variable(SOCKET_VARIABLE).map(PathBuf::from))
                 .unwrap_or_else(|| SYSTEM_SOCKET.into());
             cluster(&etcd, file, &host, lease_seconds, &std::path::absolute(socket)?)
         }
@@ -90,7 +90,7 @@ fn cluster(
     socket: &std::path::Path,
 ) -> anyhow::Result<ExitCode> {
     // Before the first thread is started: threads inherit the signal mask.
-    let termination = termination_fd::termination()?;
+    let termination = signal_fds::termination()?;
     let _lock = agent_lock::take(socket)?;
     let key = seal_key(etcd)?;
     let (input, inputs) = newest_input::channel();

@@ -7,7 +7,7 @@ use crate::operator_connection::Operator;
 use crate::vnic::name_bytes;
 use anyhow::{Context, bail};
 use omniverb_session::operator::{Capture, Captured};
-use omniverb_sys::{eventfd, termination_fd};
+use omniverb_sys::{eventfd, signal_fds};
 use omniverb_terms::Errno;
 use rustix::fs::{FileType, OFlags};
 use std::fs::{File, OpenOptions};
@@ -31,7 +31,7 @@ pub(crate) fn capture(
         bail!("cannot write packets to a terminal: name a file with -w, or use a pipe");
     }
     // Before anything is written: an interruption ends the capture in an orderly way.
-    let termination = termination_fd::termination()?;
+    let termination = signal_fds::termination()?;
     let target = match file.filter(|_| !to_stdout) {
         Some(file) => private(file).with_context(|| format!("{}", file.display()))?,
         None => nameless().context("a temporary file")?,

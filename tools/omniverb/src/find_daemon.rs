@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE, SYSTEM_SOCKET, operator};
-use omniverb_sys::{clock, seqpacket_deadline, user_daemon};
+use omniverb_sys::{clock, seqpacket_deadline, user_daemon_socket};
 use rustix::process::geteuid;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ const PATIENCE: u64 = 10_000_000_000;
 
 /// The socket that the environment names.
 pub(crate) fn named() -> Option<PathBuf> {
-    user_daemon::variable(SOCKET_VARIABLE).map(PathBuf::from)
+    user_daemon_socket::variable(SOCKET_VARIABLE).map(PathBuf::from)
 }
 
 /// Sockets to try, the best first.
@@ -25,14 +25,14 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     if let Some(path) = named() {
         return vec![path];
     }
-    std::iter::once(SYSTEM_SOCKET.into()).chain(user_daemon::path()).collect()
+    std::iter::once(SYSTEM_SOCKET.into()).chain(user_daemon_socket::path()).collect()
 }
 
 /// Connects to one of them, as the library does: the user's own must be shown to be that.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let deadline = clock::now() + PATIENCE;
-    match named().is_none() && user_daemon::path().is_some_and(|own| own == path) {
-        true => user_daemon::connect(path, deadline),
+    match named().is_none() && user_daemon_socket::path().is_some_and(|own| own == path) {
+        true => user_daemon_socket::connect(path, deadline),
         false => seqpacket_deadline::connect(path, deadline),
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn serving() -> anyhow::Result<PathBuf> {
 
 /// The operators' socket that the environment names.
 pub(crate) fn named_operators() -> Option<PathBuf> {
-    user_daemon::variable(operator::SOCKET_VARIABLE).map(PathBuf::from)
+    user_daemon_socket::variable(operator::SOCKET_VARIABLE).map(PathBuf::from)
 }
 
 /// Where the operators' socket of the daemon that serves us may be: we do not know its user.
@@ -86,7 +86,7 @@ pub(crate) fn find_or_start() -> anyhow::Result<PathBuf> {
         return Ok(SYSTEM_SOCKET.into());
     }
     // An ordinary user; or root in a container whose /run is not writable.
-    let path = user_daemon::path()
+    let path = user_daemon_socket::path()
         .context("no daemon is running, and none is started for this program")?;
     start(&program, &path)?;
     Ok(path)

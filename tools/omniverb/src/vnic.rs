@@ -7,7 +7,7 @@ use crate::tenant_connection::Client;
 use crate::{find_daemon, stdout};
 use anyhow::bail;
 use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions, VnicOptions};
-use omniverb_session::faults::Faults;
+use omniverb_session::network_fault_text::Faults;
 use omniverb_session::operator::{
     ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
     DisconnectVnic, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_OPS, SET_RATE, SetVnic,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use omniverb_arguments::{Arguments, Command, VnicCommand};
-    use omniverb_session::faults;
+    use omniverb_session::network_fault_text;
 
     fn change(options: &str) -> Result<SetVnic, String> {
         change_of("net-5", options)
@@ -289,7 +289,7 @@ mod tests {
         let off = "host: no rate limit, datapath direct, adoption off\n";
         assert_eq!(said("host", &changed), off);
         changed.adoption = ADOPTION_EXACT;
-        changed.faults = faults::faults("loss=1%").unwrap().unwrap();
+        changed.faults = network_fault_text::faults("loss=1%").unwrap().unwrap();
         let text = said("host", &changed);
         assert!(text.contains("because of its faults), faults loss=1%,seed=1\n3 direct"), "{text}");
     }

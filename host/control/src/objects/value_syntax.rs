@@ -1,6 +1,6 @@
 //! Values of objects as files and commands write them: rates, sizes, datapaths, faults, adoption.
 
-use omniverb_session::faults::{self, Faults};
+use omniverb_session::network_fault_text::{self, Faults};
 use omniverb_session::tc_units;
 use omniverb_tenancy::{Adoption, Datapath};
 use serde::de::{Deserialize, Deserializer, Error};
@@ -42,7 +42,7 @@ words! {
     /// `exact`, `trusting` or `off`.
     AdoptionValue(Adoption), adoption, |adoption| adoption.name().into();
     /// Faults as a list FAULT=VALUE,...; `none` is no fault.
-    FaultsValue(Option<Faults>), faults::faults,
+    FaultsValue(Option<Faults>), network_fault_text::faults,
         |faults| faults.map_or("none".into(), |faults| faults.show());
     /// `psp` or `none`.
     EncryptionValue(Encryption), encryption, |encryption| encryption_word(*encryption).into();

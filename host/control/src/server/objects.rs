@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::server::subsystems::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::operator::{ChangeObjects, OBJECT_TEXT_BYTES, ObjectsChanged};
-use omniverb_sys::termination_fd;
+use omniverb_sys::signal_fds;
 use omniverb_tenancy::{KeyGeneration, Policy, TenantId, VnicId};
 use omniverb_terms::Errno;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// `signal`: see [`omniverb_sys::termination_fd::reload`]. `read` returns the fault of the
+    /// `signal`: see [`omniverb_sys::signal_fds::reload`]. `read` returns the fault of the
     /// file, if it has one.
     #[must_use]
     pub fn new(
@@ -58,7 +58,7 @@ impl Server {
 
     pub(super) fn reload_signalled(&mut self) {
         if let Some(reload) = &self.reload {
-            termination_fd::take(reload.signal.as_fd());
+            signal_fds::take(reload.signal.as_fd());
         }
         match self.reload_configuration() {
             Ok(()) => self.journal.log(Level::Info, format_args!("the configuration was reloaded")),

@@ -6,7 +6,7 @@ use crate::support::namespaces::{Net, is_root};
 use crate::support::operator::{Operator, name};
 use crate::support::*;
 use omniverb_control::Settings;
-use omniverb_session::faults::Faults;
+use omniverb_session::network_fault_text::Faults;
 use omniverb_session::operator::{Message as Said, SET_RATE, SetVnic};
 use omniverb_tenancy::{Policy, RateLimit};
 use omniverb_terms::Errno;

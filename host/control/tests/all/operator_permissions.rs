@@ -28,7 +28,7 @@ fn operators_messages() -> Vec<Said> {
         datapath: 0,
         bits_per_second: 0,
         burst_bytes: 0,
-        faults: omniverb_session::faults::Faults::default(),
+        faults: omniverb_session::network_fault_text::Faults::default(),
         adoption: 0,
         operations_per_second: 0,
     };

@@ -3,7 +3,7 @@
 use crate::policy::adoption::Adoption;
 use crate::policy::control_limits::ControlLimits;
 use crate::sessions::vnic_identity::Identity;
-use omniverb_session::faults::Faults;
+use omniverb_session::network_fault_text::Faults;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;

@@ -27,7 +27,7 @@ fn limited() -> Policy {
 }
 
 fn faulty() -> Policy {
-    let faults = omniverb_session::faults::faults("loss=1%").unwrap();
+    let faults = omniverb_session::network_fault_text::faults("loss=1%").unwrap();
     Policy { faults, ..Policy::default() }
 }
 

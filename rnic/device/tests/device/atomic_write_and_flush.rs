@@ -1,7 +1,7 @@
 //! Tests ATOMIC WRITE and FLUSH: their effect, their path, and refusals.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, PD, Pair, outcomes, poll, post, try_post};
+use crate::two_device_fixture::{Options, PD, Pair, outcomes, poll, post, try_post};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::granted_peer_pages::Grant;
 use omniverb_device::{
@@ -174,8 +174,8 @@ fn what_is_no_request() {
     for service in [Service::Uc, Service::Ud] {
         let (pair, options) = (Pair::new(), Options::new(service));
         let qp = pair.sides[0].qp(&options);
-        crate::two_devices::to_init(&qp, &options);
-        crate::two_devices::to_rts(&qp, &options);
+        crate::two_device_fixture::to_init(&qp, &options);
+        crate::two_device_fixture::to_rts(&qp, &options);
         assert!(matches!(try_post(&qp, &flush), Err(PostError::Invalid(_))));
     }
 }
@@ -186,8 +186,8 @@ fn by_the_engine_as_by_a_link() {
     let options = Options::new(Service::Rc).with(|o| o.far_end = FarEnd::Engine);
     let qps = [0, 1].map(|side| pair.sides[side].qp(&options));
     for qp in &qps {
-        crate::two_devices::to_init(qp, &options);
-        crate::two_devices::to_rts(qp, &options);
+        crate::two_device_fixture::to_init(qp, &options);
+        crate::two_device_fixture::to_rts(qp, &options);
     }
     pair.join_by_engine(&qps, options.ring_bytes);
     let (here, there) = (Buffer::pattern(4096, 1), Buffer::new(4096));

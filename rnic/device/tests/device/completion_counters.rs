@@ -1,7 +1,7 @@
 //! Completion counters: what counts as what, also what gives no completion in a CQ.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state, try_post,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};

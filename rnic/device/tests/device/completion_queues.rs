@@ -1,7 +1,7 @@
 //! Completion queues: events, overflow, capacity.
 
 use crate::fake_platform::Channel;
-use crate::two_devices::{Options, Pair, poll, post, receive, to_state};
+use crate::two_device_fixture::{Options, Pair, poll, post, receive, to_state};
 use crate::work_request_helpers::Work;
 use omniverb_device::limits::REMIND_AFTER;
 use omniverb_device::qp_attributes::State;

@@ -2,7 +2,9 @@
 
 use crate::fake_platform::Channel;
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
+use crate::two_device_fixture::{
+    Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state,
+};
 use crate::work_request_helpers::{Work, remote, whole};
 use omniverb_device::background_progress::ProgressReport;
 use omniverb_device::limits::{IDLE_LOOKS_MAX, LOOK_LATER, WATCHED_MAX};

@@ -2,7 +2,7 @@
 //! said anything.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, outcomes, poll, post, receive};
+use crate::two_device_fixture::{Options, Pair, outcomes, poll, post, receive};
 use crate::work_request_helpers::{Work, remote, whole};
 use omniverb_device::status;
 use omniverb_terms::Service;

@@ -1,9 +1,9 @@
 //! Wire links: what arrives from the network, and what the end of the daemon means.
 
-use crate::engine_far_end::{self, WHOLE};
 use crate::engine_link_fixture::{PEER, RINGS, deliver, drain, options, ready};
+use crate::fake_engine::{self, WHOLE};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};
@@ -88,9 +88,9 @@ fn reads_and_atomics_from_the_network_are_answered() {
     let target = pair.sides[0].register(&there);
     let (address, rkey) = remote(&target, 0);
     let read = Request::Read { address, rkey, length: 300_000 };
-    assert!(engine_far_end::request(&mut far, &read, &[]));
+    assert!(fake_engine::request(&mut far, &read, &[]));
     let add = Request::FetchAdd { address: address + 8, rkey, add: 2 };
-    assert!(engine_far_end::request(&mut far, &add, &[]));
+    assert!(fake_engine::request(&mut far, &add, &[]));
     let before = there.number(8);
     let (mut bytes, mut original) = (Vec::new(), None);
     for _ in 0..1000 {
@@ -102,7 +102,7 @@ fn reads_and_atomics_from_the_network_are_answered() {
         match response {
             Response::ReadData { .. } => {
                 assert_eq!(original, None, "answers in order");
-                bytes.extend(engine_far_end::response_bytes(&far, &record));
+                bytes.extend(fake_engine::response_bytes(&far, &record));
             }
             Response::AtomicResult { original: it } => original = Some(it),
             other => panic!("{other:?}"),
@@ -114,7 +114,7 @@ fn reads_and_atomics_from_the_network_are_answered() {
     assert_eq!(there.number(8), before.wrapping_add(2));
     // What is not allowed is refused.
     let wrong = Request::Read { address: address + 1, rkey, length: 300_000 };
-    assert!(engine_far_end::request(&mut far, &wrong, &[]));
+    assert!(fake_engine::request(&mut far, &wrong, &[]));
     pair.settle();
     let (response, _) = far.next_response().unwrap().unwrap();
     assert_eq!(response, Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) });
@@ -131,10 +131,10 @@ fn a_read_that_is_repeated_when_its_key_is_gone() {
     let (address, rkey) = remote(&target, 0);
     let read = |length, rkey| Request::ReadAgain { address, rkey, length };
     // More than the small ring holds: the key goes in the middle.
-    assert!(engine_far_end::request(&mut far, &read(300_000, rkey), &[]));
+    assert!(fake_engine::request(&mut far, &read(300_000, rkey), &[]));
     poll(&qp.recv_cq);
     pair.sides[0].shared.regions.remove(target.lkey);
-    assert!(engine_far_end::request(&mut far, &read(100, rkey), &[]));
+    assert!(fake_engine::request(&mut far, &read(100, rkey), &[]));
     // There is no room to say so, and no thread is busy until there is.
     assert!((0..100).any(|_| !pair.sides[0].shared.progress().is_busy));
     let (mut gone, mut bytes) = (0, 0);
@@ -152,7 +152,7 @@ fn a_read_that_is_repeated_when_its_key_is_gone() {
     assert!(gone == 2 && bytes > 0 && bytes < 300_000, "{gone} {bytes}");
     assert_eq!(qp.state(), State::Rts);
     let other = pair.sides[0].register(&there);
-    assert!(engine_far_end::request(&mut far, &read(100, other.rkey), &[]));
+    assert!(fake_engine::request(&mut far, &read(100, other.rkey), &[]));
     poll(&qp.recv_cq);
     let (response, _) = far.next_response().unwrap().unwrap();
     assert_eq!(response, Response::ReadData { last: true });
@@ -175,25 +175,25 @@ fn a_read_between_the_parts_of_a_message() {
             FIRST => Request::WriteFirst { flags: 0, address, rkey, immediate: 0, total },
             _ => Request::WriteMore { flags: place, immediate: 0 },
         };
-        assert!(engine_far_end::request(far, &request, data));
+        assert!(fake_engine::request(far, &request, data));
     };
     let send = |place, data: &[u8], far: &mut _| {
-        assert!(engine_far_end::request(far, &Request::Send { flags: place, immediate: 0 }, data));
+        assert!(fake_engine::request(far, &Request::Send { flags: place, immediate: 0 }, data));
     };
     // More than the small ring of answers holds, so that it stops in the middle.
     send(FIRST, &message[..1000], &mut far);
-    assert!(engine_far_end::request(&mut far, &read, &[]));
+    assert!(fake_engine::request(&mut far, &read, &[]));
     send(0, &message[1000..2000], &mut far);
     send(LAST, &message[2000..], &mut far);
     write(FIRST, &message[..1000], &mut far);
-    assert!(engine_far_end::request(&mut far, &read, &[]));
+    assert!(fake_engine::request(&mut far, &read, &[]));
     write(LAST, &message[1000..], &mut far);
     let mut bytes = Vec::new();
     for _ in 0..1000 {
         pair.settle();
         let Some((response, record)) = far.next_response().unwrap() else { continue };
         assert!(matches!(response, Response::ReadData { .. }), "{response:?}");
-        bytes.extend(engine_far_end::response_bytes(&far, &record));
+        bytes.extend(fake_engine::response_bytes(&far, &record));
         far.pass_response(&record);
     }
     let read = there.read(100_000, 200_000);
@@ -268,7 +268,7 @@ fn links_to_the_engine_end_with_the_daemon() {
     let options = options(Service::Rc);
     to_init(&qp, &options);
     to_rts(&qp, &options);
-    let mut far = engine_far_end::open(&pair, 0, &qp, PEER, RINGS);
+    let mut far = fake_engine::open(&pair, 0, &qp, PEER, RINGS);
     post(&qp, &Work::send(1));
     assert_eq!(drain(&mut far).len(), 1);
     assert_eq!(outcomes(&qp.send_cq), [(1, status::SUCCESS)]);

@@ -1,9 +1,9 @@
 //! Wire links of UD: one for each peer, with small rings.
 
-use crate::engine_far_end::{self, respond};
 use crate::engine_link_fixture::{PEER, RINGS, SMALL, drain, options, ready};
+use crate::fake_engine::{self, respond};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, whole};
@@ -62,7 +62,7 @@ fn datagrams_from_the_network() {
     for number in 0..30u64 {
         let request =
             Request::Datagram { flags: LAST | IMMEDIATE, immediate: number as u32, qkey: QKEY };
-        while !engine_far_end::request(&mut far, &request, &datagram(4096, number)) {
+        while !fake_engine::request(&mut far, &request, &datagram(4096, number)) {
             arrived += poll(&qp.recv_cq).len();
         }
     }
@@ -86,7 +86,7 @@ fn datagrams_travel_as_their_address_handle_says() {
     let work = |id, class| Work::send(id).to(to_peer(), QKEY).by(route(class));
     post(&qp, &work(1, 8));
     assert_eq!(pair.sides[0].world.links.lock().unwrap().len(), 1);
-    let mut far = engine_far_end::open(&pair, 0, &qp, PEER, SMALL);
+    let mut far = fake_engine::open(&pair, 0, &qp, PEER, SMALL);
     assert_eq!(far.peer_global_route(), Some(route(8)), "of the one that was held back");
     assert_eq!(drain(&mut far).len(), 1);
     post(&qp, &work(2, 16));
@@ -149,7 +149,7 @@ fn group_datagrams_name_their_sender() {
     let pair = Pair::new();
     let (qp, mut other) = ready(&pair, &options(Service::Ud));
     let group = Qpn::of_group(3);
-    let mut far = engine_far_end::open(&pair, 0, &qp, group, SMALL);
+    let mut far = fake_engine::open(&pair, 0, &qp, group, SMALL);
     let there = Buffer::new(4 * 200);
     let target = pair.sides[0].register(&there);
     for id in 0..4 {
@@ -158,11 +158,11 @@ fn group_datagrams_name_their_sender() {
     let message = |source, qkey| Request::Grouped { flags: LAST, immediate: 0, qkey, source };
     let bytes = pattern(140, 3);
     assert!(
-        engine_far_end::request(&mut far, &message(Qpn(0x99), Qkey(QKEY.0 + 1)), &bytes),
+        fake_engine::request(&mut far, &message(Qpn(0x99), Qkey(QKEY.0 + 1)), &bytes),
         "another's Q_Key"
     );
-    assert!(engine_far_end::request(&mut far, &message(Qpn(0x99), QKEY), &bytes));
-    assert!(engine_far_end::request(&mut far, &message(Qpn(0x98), QKEY), &bytes[..40]));
+    assert!(fake_engine::request(&mut far, &message(Qpn(0x99), QKEY), &bytes));
+    assert!(fake_engine::request(&mut far, &message(Qpn(0x98), QKEY), &bytes[..40]));
     pair.settle();
     let came = poll(&qp.recv_cq);
     let seen: Vec<_> = came.iter().map(|wc| (wc.wr_id, wc.src_qp, wc.byte_len)).collect();
@@ -170,13 +170,13 @@ fn group_datagrams_name_their_sender() {
     assert!(came.iter().all(|wc| wc.status == status::SUCCESS && wc.flags & wc_flags::GRH != 0));
     assert!(there.read(0, 140) == bytes && there.read(200, 40) == bytes[..40]);
     // Without a whole header it is invalid, as are one-to-one messages here, and these elsewhere.
-    assert!(engine_far_end::request(&mut far, &message(Qpn(0x99), QKEY), &bytes[..39]));
+    assert!(fake_engine::request(&mut far, &message(Qpn(0x99), QKEY), &bytes[..39]));
     pair.settle();
     assert!(far.peer_has_closed() && qp.state() == State::Rts);
-    let mut far = engine_far_end::open(&pair, 0, &qp, group, SMALL);
+    let mut far = fake_engine::open(&pair, 0, &qp, group, SMALL);
     let plain = Request::Datagram { flags: LAST, immediate: 0, qkey: QKEY };
-    assert!(engine_far_end::request(&mut far, &plain, &bytes));
-    assert!(engine_far_end::request(&mut other, &message(Qpn(0x99), QKEY), &bytes));
+    assert!(fake_engine::request(&mut far, &plain, &bytes));
+    assert!(fake_engine::request(&mut other, &message(Qpn(0x99), QKEY), &bytes));
     pair.settle();
     assert!(far.peer_has_closed() && other.peer_has_closed());
     assert_eq!(poll(&qp.recv_cq), []);

@@ -1,7 +1,7 @@
 //! A queue pair whose link leads to the engine, and that far end in a test's hands.
 
-use crate::engine_far_end::{self, PACKET, packet, take};
-use crate::two_devices::{Options, Pair, to_init, to_rts};
+use crate::fake_engine::{self, PACKET, packet, take};
+use crate::two_device_fixture::{Options, Pair, to_init, to_rts};
 use omniverb_device::{GlobalRoute, Qp};
 use omniverb_link::{Endpoint, Request, layout};
 use omniverb_terms::{Qpn, Service};
@@ -29,7 +29,7 @@ pub fn ready(pair: &Pair, options: &Options) -> (Arc<Qp>, Endpoint) {
     to_init(&qp, options);
     to_rts(&qp, options);
     let rings = if options.service == Service::Ud { SMALL } else { RINGS };
-    let far = engine_far_end::open(pair, 0, &qp, PEER, rings);
+    let far = fake_engine::open(pair, 0, &qp, PEER, rings);
     pair.settle();
     (qp, far)
 }
@@ -47,7 +47,7 @@ pub fn deliver(far: &mut Endpoint, request: &Request, bytes: &[u8]) {
     loop {
         let piece = &bytes[offset..bytes.len().min(offset + PACKET)];
         let last = offset + piece.len() == bytes.len();
-        assert!(engine_far_end::request(far, &packet(request, offset, last), piece), "no room");
+        assert!(fake_engine::request(far, &packet(request, offset, last), piece), "no room");
         offset += piece.len();
         if last {
             return;

@@ -2,10 +2,10 @@
 //! What it delivers is in [`crate::engine_arrivals`], random operations over such links in
 //! [`crate::random_operations`].
 
-use crate::engine_far_end::{self, PACKET, WHOLE, respond, take};
 use crate::engine_link_fixture::{PEER, RINGS, drain, options, ready};
+use crate::fake_engine::{self, PACKET, WHOLE, respond, take};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, whole};
@@ -23,7 +23,7 @@ fn the_engine_gets_the_queue_pairs_attributes() {
     let options = options(Service::Rc);
     let qp = pair.sides[0].qp(&options);
     to_init(&qp, &options);
-    let mut far = engine_far_end::attach(&pair, 0, &qp, PEER, RINGS);
+    let mut far = fake_engine::attach(&pair, 0, &qp, PEER, RINGS);
     far.set_blocked(true);
     let told = |far: &Endpoint| (far.peer_receiving(), far.peer_global_route(), far.peer_sending());
     assert_eq!((told(&far), far.peer_is_open()), ((None, None, None), false));

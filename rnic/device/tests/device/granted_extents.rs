@@ -2,7 +2,7 @@
 //! grants lead to a *shadow* of the region, as in `mapped_operations`.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, outcomes, poll, post};
+use crate::two_device_fixture::{Options, Pair, outcomes, poll, post};
 use crate::work_request_helpers::{Work, part, remote};
 use omniverb_device::granted_peer_pages::{Denial, Grant};
 use omniverb_device::{Qp, Region, access, status};

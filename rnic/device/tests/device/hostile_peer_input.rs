@@ -3,7 +3,7 @@
 
 use crate::fuzz_input::Script;
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     LinkMemory, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, whole};

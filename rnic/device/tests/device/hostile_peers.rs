@@ -4,7 +4,7 @@
 use crate::fuzz_input::Script;
 use crate::guarded_buffer::{Buffer, pattern};
 use crate::hostile_peer_input::{Victim, run};
-use crate::two_devices::{Options, Pair, poll, post};
+use crate::two_device_fixture::{Options, Pair, poll, post};
 use crate::work_request_helpers::{Work, whole};
 use omniverb_link::Response;
 use omniverb_ring::shared_atomics::Ordering;

@@ -1,15 +1,15 @@
 //! Two devices in one process, joined by links in private memory: everything a queue pair does,
-//! without daemon, clock or threads. [`two_devices`] is the bench; the rest are the tests.
+//! without daemon, clock or threads. [`two_device_fixture`] is the bench; the rest are the tests.
 
 #![expect(clippy::duplicate_mod, reason = "the tests of grants run with both kinds of memory")]
 
-mod engine_far_end;
 mod engine_link_fixture;
+mod fake_engine;
 mod fake_platform;
 mod fuzz_input;
 mod granted_extents;
 mod guarded_buffer;
-mod two_devices;
+mod two_device_fixture;
 mod work_request_helpers;
 
 mod atomic_write_and_flush;

@@ -2,7 +2,7 @@
 //! region, not to the region: so one sees which way an operation went.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, outcomes, poll, post, to_init, to_rts, to_state};
+use crate::two_device_fixture::{Options, Pair, outcomes, poll, post, to_init, to_rts, to_state};
 use crate::work_request_helpers::{Work, part, remote};
 use omniverb_device::granted_peer_pages::{Backing, Grant};
 use omniverb_device::qp_attributes::State;

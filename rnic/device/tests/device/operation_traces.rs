@@ -1,7 +1,9 @@
 //! What a queue pair tells while packets are captured: every request and every answer, once.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to_rts};
+use crate::two_device_fixture::{
+    Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to_rts,
+};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::granted_peer_pages::Grant;

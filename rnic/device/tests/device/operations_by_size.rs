@@ -1,7 +1,7 @@
 //! Every operation of RC and UC, at many sizes: the bytes, the completions, the immediate data.
 
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::two_devices::{Options, Pair, poll, post, receive};
+use crate::two_device_fixture::{Options, Pair, poll, post, receive};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::{Sge, Signaling, Wc, send_flags, status, wc_flags, wc_opcode};
 use omniverb_terms::{Lkey, Service};
@@ -193,7 +193,7 @@ fn inline_data_is_copied_when_posted() {
     assert_eq!(to.read(1000, 24), pattern(24, 2));
     // One byte more than the QP takes.
     let big = Buffer::new(1025);
-    assert!(crate::two_devices::try_post(&qps[0], &Work::send(1).inline(&big)).is_err());
+    assert!(crate::two_device_fixture::try_post(&qps[0], &Work::send(1).inline(&big)).is_err());
 }
 
 #[test]
@@ -220,19 +220,19 @@ fn unsignalled_sends_complete_silently_but_hold_their_slot() {
     pair.settle();
     // All are done, but no poll was made: the queue is full.
     let full = Err(omniverb_device::PostError::Full);
-    assert_eq!(crate::two_devices::try_post(&qps[0], &Work::send(8)), full);
+    assert_eq!(crate::two_device_fixture::try_post(&qps[0], &Work::send(8)), full);
     let sent = poll(&qps[0].send_cq);
     assert_eq!(sent.len(), 1);
     success(&sent[0], 7, wc_opcode::SEND, 0);
     for id in 8..16 {
         post(&qps[0], &Work::send(id).flags(send_flags::SOLICITED));
     }
-    assert_eq!(crate::two_devices::try_post(&qps[0], &Work::send(8)), full);
+    assert_eq!(crate::two_device_fixture::try_post(&qps[0], &Work::send(8)), full);
     pair.settle();
     // Unsignalled ones only: their slots come back with the next signalled completion, and there
     // will be none. That is the application's mistake on hardware, too.
     assert!(poll(&qps[0].send_cq).is_empty());
-    assert_eq!(crate::two_devices::try_post(&qps[0], &Work::send(8)), full);
+    assert_eq!(crate::two_device_fixture::try_post(&qps[0], &Work::send(8)), full);
     assert_eq!(poll(&qps[1].recv_cq).len(), 16);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::engine_link_fixture::{drain, options, ready};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::two_devices::{Options, Pair, outcomes, post};
+use crate::two_device_fixture::{Options, Pair, outcomes, post};
 use crate::work_request_helpers::{Work, part};
 use omniverb_device::memory_region::NO_RKEY;
 use omniverb_terms::{Rkey, Service};
@@ -56,7 +56,7 @@ fn case_of(options: &Options, flags: u32, bytes: usize) -> Case {
     let pair = Pair::new();
     let (qp, far) = ready(&pair, options);
     let buffer = Buffer::pattern(bytes, 1);
-    let region = pair.sides[0].register_in(crate::two_devices::PD, &buffer, flags);
+    let region = pair.sides[0].register_in(crate::two_device_fixture::PD, &buffer, flags);
     let begin = buffer.address().wrapping_neg() as usize % 4096;
     Case { pair, qp, far, buffer, region, begin }
 }
@@ -190,7 +190,7 @@ fn what_was_flushed_is_not_touched_any_more() {
     let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     case.write(100, 0, 50_000);
     let first = case.next().unwrap();
-    crate::two_devices::to_state(&case.qp, omniverb_device::qp_attributes::State::Err);
+    crate::two_device_fixture::to_state(&case.qp, omniverb_device::qp_attributes::State::Err);
     assert_eq!(outcomes(&case.qp.send_cq), [(100, status::WR_FLUSH_ERR)]);
     let before = case.in_ring(&first);
     case.buffer.write(case.begin, &[0xee; 50_000]);

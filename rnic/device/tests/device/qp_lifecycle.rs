@@ -1,7 +1,7 @@
 //! The life of a queue pair: states, what each allows, coming and going of links.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state, try_post,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};

@@ -5,7 +5,7 @@ pub mod expected_state;
 
 use self::expected_state::{AREA, Flow, Message, Random, Receives, flow};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::two_devices::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
+use crate::two_device_fixture::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
 use crate::work_request_helpers::{Work, remote};
 use omniverb_device::granted_peer_pages::{Denial, Grant};
 use omniverb_device::send_work_request::Destination;
@@ -80,8 +80,8 @@ impl Bench {
                 let qps =
                     [bench.pair.sides[0].qp(&options[0]), bench.pair.sides[1].qp(&options[1])];
                 for (qp, options) in qps.iter().zip(&options) {
-                    crate::two_devices::to_init(qp, options);
-                    crate::two_devices::to_rts(qp, options);
+                    crate::two_device_fixture::to_init(qp, options);
+                    crate::two_device_fixture::to_rts(qp, options);
                 }
                 match far_end {
                     FarEnd::Engine => bench.pair.join_by_engine(&qps, rings),

@@ -2,7 +2,7 @@
 //! and hardware do it.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, PD, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};

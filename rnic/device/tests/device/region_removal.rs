@@ -2,7 +2,7 @@
 //! memory.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, poll, post, to_init, to_rts, to_state};
+use crate::two_device_fixture::{Options, Pair, poll, post, to_init, to_rts, to_state};
 use crate::work_request_helpers::{Work, remote, whole};
 use omniverb_terms::Service;
 use std::sync::Arc;

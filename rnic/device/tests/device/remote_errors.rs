@@ -1,7 +1,9 @@
 //! What a responder refuses, what the requester is told, and that memory stays as it was.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, PD, Pair, gid, outcomes, poll, post, receive, to_init, to_rts};
+use crate::two_device_fixture::{
+    Options, PD, Pair, gid, outcomes, poll, post, receive, to_init, to_rts,
+};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, FarEnd, Peer, Qp, Region, access, status};

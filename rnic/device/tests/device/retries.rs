@@ -1,7 +1,9 @@
 //! Receivers that are not ready, peers that are silent, and for how long either is borne.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
+use crate::two_device_fixture::{
+    Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state,
+};
 use crate::work_request_helpers::{Work, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, status};
@@ -239,7 +241,7 @@ fn nothing_succeeds_that_went_into_an_old_link() {
     pair.attach(1, &qps, &joint);
     to_rts(&qps[1], &options);
     for id in 3..20 {
-        let _ = crate::two_devices::try_post(
+        let _ = crate::two_device_fixture::try_post(
             &qps[0],
             &Work::write(id, remote(&target, 0)).sge(whole(&local)),
         );

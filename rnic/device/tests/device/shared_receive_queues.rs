@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
+use crate::two_device_fixture::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, PostError, PostFault, Srq, status, wc_opcode};

@@ -1,7 +1,7 @@
 //! A strict device: direct links forgive no more than a wire.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{Options, Pair, outcomes, poll, post, receive};
+use crate::two_device_fixture::{Options, Pair, outcomes, poll, post, receive};
 use crate::work_request_helpers::{Work, whole};
 use omniverb_device::qp_attributes::{QpAttributes, State};
 use omniverb_device::{ToleratedMismatch, status};

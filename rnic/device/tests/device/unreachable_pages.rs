@@ -3,7 +3,7 @@
 
 use crate::guarded_buffer::Buffer;
 use crate::random_operations::expected_state::Random;
-use crate::two_devices::{Options, PD, Pair, outcomes, post, receive, try_post};
+use crate::two_device_fixture::{Options, PD, Pair, outcomes, post, receive, try_post};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp, Region, access, status};

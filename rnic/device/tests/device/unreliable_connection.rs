@@ -1,7 +1,7 @@
 //! UC: messages get lost, wholly, and the next one arrives.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};
@@ -208,7 +208,7 @@ fn reads_and_atomics_are_refused_when_posted() {
     let qps = pair.connected(&uc());
     for work in [Work::read(1, (0, Rkey(0))), Work::fetch_add(1, (0, Rkey(0)), 1)] {
         let refused = Err(omniverb_device::PostError::Invalid(omniverb_device::PostFault::Opcode));
-        assert_eq!(crate::two_devices::try_post(&qps[0], &work), refused);
+        assert_eq!(crate::two_device_fixture::try_post(&qps[0], &work), refused);
     }
 }
 

@@ -1,7 +1,7 @@
 //! UD: finding the peer, the header in front, what is dropped without a word.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     Options, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts,
 };
 use crate::work_request_helpers::{Work, part, whole};
@@ -257,11 +257,14 @@ fn connected_operations_are_refused_when_posted() {
     ];
     let faults = [PostFault::Destination, PostFault::Opcode, PostFault::Opcode, PostFault::Opcode];
     for (work, fault) in works.into_iter().zip(faults) {
-        assert_eq!(crate::two_devices::try_post(&qps[0], &work), refused(fault));
+        assert_eq!(crate::two_device_fixture::try_post(&qps[0], &work), refused(fault));
     }
     let connected = pair.connected(&Options::new(Service::Rc));
     let work = Work::send(1).to(to(&qps[1]), QKEY);
-    assert_eq!(crate::two_devices::try_post(&connected[0], &work), refused(PostFault::Destination));
+    assert_eq!(
+        crate::two_device_fixture::try_post(&connected[0], &work),
+        refused(PostFault::Destination)
+    );
 }
 
 /// One QP, two peers: one dies, the other goes on.

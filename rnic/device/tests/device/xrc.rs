@@ -2,7 +2,7 @@
 
 use crate::guarded_buffer::Buffer;
 use crate::hostile_peer_input::appear;
-use crate::two_devices::{Options, PD, Pair, outcomes, poll, post, to_state};
+use crate::two_device_fixture::{Options, PD, Pair, outcomes, poll, post, to_state};
 use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{

@@ -2,7 +2,7 @@
 
 use crate::fuzz_input::Script;
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::{
+use crate::two_device_fixture::{
     LinkMemory, Options, PD, Pair, gid, outcomes, poll, post, to_init, to_rtr, to_state,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};

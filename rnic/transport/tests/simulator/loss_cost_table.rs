@@ -45,7 +45,7 @@ fn prints_the_cost_of_loss_by_mtu() {
             let _ = writeln!(table, "{path_mtu:4} {percent:6.1} {time:7} {sent:8} {resent:11}");
         }
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulator/table.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulator/loss_cost_table.txt");
     if std::env::var_os("OMNIVERB_UPDATE").is_some() {
         std::fs::write(path, &table).unwrap();
     }

@@ -13,8 +13,8 @@ use super::acceptance_stage::{
 };
 use super::budgets::{FIRST_WINDOW, WINDOW};
 use super::byte_queue::{BlockOwner, BlockPool};
+use super::connection_slot::{Closing, Flag, Slot};
 use super::frame::Frame;
-use super::slot::{Closing, Flag, Slot};
 
 impl Slot {
     /// It is about to say `Open`. Until it was accepted little may be sent.
@@ -196,7 +196,7 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slot::OUT;
+    use super::super::connection_slot::OUT;
     use super::super::{Block, Endpoints};
     use super::*;
 

@@ -12,8 +12,8 @@
 
 pub use super::activity::Flow;
 
+use super::connection_slot::{Flag, Slot};
 use super::frame::LANE_MAX;
-use super::slot::{Flag, Slot};
 
 impl Slot {
     /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
@@ -95,8 +95,8 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connection_slot::{Closing, WINDOW};
     use super::super::frame::Endpoints;
-    use super::super::slot::{Closing, WINDOW};
     use super::*;
 
     fn slot() -> Slot {

@@ -6,7 +6,8 @@
 //!
 //! * [`frame`]: what goes through a channel.
 //! * [`budgets`]: how much of all that there may be.
-//! * [`slot`], [`slot_table`]: one connection, as one end has it; all of them, and lists.
+//! * [`connection_slot`], [`slot_table`]: one connection, as one end has it; all of them, and
+//!   lists.
 //! * [`connection_ids`]: how the two ends name a connection.
 //! * [`byte_queue`]: bytes that have come and were not received.
 //! * [`acceptance`], [`acceptance_stage`]: whether it was accepted, and what becomes of it if not.
@@ -18,15 +19,15 @@ pub mod activity;
 pub mod budgets;
 pub mod byte_queue;
 pub mod connection_ids;
+pub mod connection_slot;
 pub mod frame;
+pub mod getsockname_address;
 pub mod lane_assignment;
-pub mod slot;
 pub mod slot_table;
-pub mod socket_names;
 
 pub use byte_queue::{Block, BlockOwner, BlockPool};
 pub use connection_ids::ConnectionIds;
+pub use connection_slot::Slot;
 pub use frame::{Endpoints, Frame};
-pub use slot::Slot;
+pub use getsockname_address::Naming;
 pub use slot_table::{List, SlotTable};
-pub use socket_names::Naming;

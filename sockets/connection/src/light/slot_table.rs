@@ -1,7 +1,7 @@
 //! Holds all light connections of a process, and links them into lists.
 
+use super::connection_slot::{Flag, Slot};
 use super::frame::Endpoints;
-use super::slot::{Flag, Slot};
 
 /// Slots of a process, of which 0 stands for none.
 pub struct SlotTable<'a> {

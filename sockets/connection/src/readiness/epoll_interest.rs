@@ -1,6 +1,6 @@
 //! Keeps what an epoll set is told of a member: level, edge and one-shot.
 
-use crate::light::slot::{ERR, HUP, IN, OUT};
+use crate::light::connection_slot::{ERR, HUP, IN, OUT};
 
 /// News only (`EPOLLET`).
 pub const EDGE: u32 = 1 << 31;

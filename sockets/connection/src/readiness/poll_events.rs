@@ -1,6 +1,6 @@
 //! Says what `poll` tells of a descriptor whose bytes do not go by the kernel.
 
-use crate::light::slot;
+use crate::light::connection_slot;
 
 /// Bits of `poll`, as Linux numbers them.
 pub const IN: i16 = 1;
@@ -27,14 +27,15 @@ pub const WRITABLE: i16 = OUT | WRNORM;
 /// What says that a connection ends.
 pub const ENDING: i16 = ERR | HUP | RDHUP;
 
-/// What is told of a connection of which all is known ([`slot`]'s events).
+/// What is told of a connection of which all is known ([`connection_slot`]'s events).
 #[must_use]
 pub fn of_connection(events: u32, asked: i16) -> i16 {
-    let mut all = (events & (slot::RDHUP | slot::ERR | slot::HUP)) as i16;
-    if events & slot::IN != 0 {
+    let mut all =
+        (events & (connection_slot::RDHUP | connection_slot::ERR | connection_slot::HUP)) as i16;
+    if events & connection_slot::IN != 0 {
         all |= READABLE;
     }
-    if events & slot::OUT != 0 {
+    if events & connection_slot::OUT != 0 {
         all |= WRITABLE;
     }
     all & (asked | ERR | HUP)
@@ -54,15 +55,18 @@ mod tests {
 
     #[test]
     fn data_and_room_have_two_names_each() {
-        let all = slot::IN | slot::OUT | slot::RDHUP;
+        let all = connection_slot::IN | connection_slot::OUT | connection_slot::RDHUP;
         assert_eq!(of_connection(all, RDNORM | WRNORM), RDNORM | WRNORM);
         assert_eq!(of_connection(all, IN | RDHUP | PRI), IN | RDHUP);
-        assert_eq!(of_connection(slot::OUT, READABLE), 0);
+        assert_eq!(of_connection(connection_slot::OUT, READABLE), 0);
     }
 
     #[test]
     fn an_error_and_the_end_are_told_unasked() {
-        assert_eq!(of_connection(slot::ERR | slot::HUP | slot::RDHUP, 0), ERR | HUP);
+        assert_eq!(
+            of_connection(connection_slot::ERR | connection_slot::HUP | connection_slot::RDHUP, 0),
+            ERR | HUP
+        );
         assert_eq!(of_ring(READABLE | ERR, 0), ERR);
     }
 

@@ -17,7 +17,7 @@ use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Memory};
-use super::{published_bytes, receive_queue};
+use super::{published_bytes, unread_bytes};
 use crate::errno::keeping_errno;
 use crate::kernel_socket;
 
@@ -159,7 +159,7 @@ fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
     let copied = read.ok()?;
     let is_late = why == Reason::NotAllowed
         && copied > 0
-        && !(is_its && receive_queue::has_arrived(fd, own_inward_fence(link)?));
+        && !(is_its && unread_bytes::has_arrived(fd, own_inward_fence(link)?));
     (rest.is_ok() && !is_late).then_some(())
 }
 

@@ -27,7 +27,7 @@ use super::links::{self, Flag, Link};
 use super::reader_polling::Unread;
 use super::{
     broker_dispatch, ended_link_private_memory, epoll_polling_flags, kernel_fallback,
-    published_bytes, reader_polling, receive_queue, wake_latency,
+    published_bytes, reader_polling, unread_bytes, wake_latency,
 };
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::kernel_socket;
@@ -154,7 +154,7 @@ pub(super) fn leave_all_to_kernel(fds: impl Iterator<Item = c_int>) {
 /// The ring has nothing to say of it, now or ever: what it was is over.
 fn nothing_comes(link: Link) -> bool {
     let is_done = |direction: omniverb_formats::Direction<_>| {
-        direction.head().is_stopped() && receive_queue::unread_bytes(link) == 0
+        direction.head().is_stopped() && unread_bytes::unread_bytes(link) == 0
     };
     link.has(Flag::Reattachable) && link.inward().is_none_or(is_done)
 }
@@ -411,8 +411,8 @@ impl<'e> CarriedMembers<'e> {
 
     fn is_passing(&self, began: u64) -> bool {
         let mut is_passing = false;
-        self.slot.each_held(receive_queue::is_reclaimed, |link| {
-            is_passing |= receive_queue::wait_until_passed(link, began);
+        self.slot.each_held(unread_bytes::is_reclaimed, |link| {
+            is_passing |= unread_bytes::wait_until_passed(link, began);
             true
         });
         is_passing
@@ -421,7 +421,7 @@ impl<'e> CarriedMembers<'e> {
     fn mark(&self) -> u64 {
         let mut all = 0_u64;
         self.slot.each_maybe_ready(|link| {
-            all = all.wrapping_add(receive_queue::mark(link));
+            all = all.wrapping_add(unread_bytes::mark(link));
             true
         });
         all
@@ -500,7 +500,7 @@ impl<'e> CarriedMembers<'e> {
         self.slot.each_held(has_bytes, |link| {
             let (data, events) = (link.member.data.get(), link.glance.events.get() as u32);
             let readable = events & READABLE;
-            if readable == 0 || receive_queue::unread_bytes(link) == 0 {
+            if readable == 0 || unread_bytes::unread_bytes(link) == 0 {
                 return true;
             }
             let lacks = |event: libc::epoll_event| {
@@ -508,7 +508,7 @@ impl<'e> CarriedMembers<'e> {
                 its == data && bits & readable == 0
             };
             if let Some(at) = (0..told).find(|at| lacks(self.get(*at)))
-                && receive_queue::is_readable(link, fd_of(link))
+                && unread_bytes::is_readable(link, fd_of(link))
                 && kernels(link, events) & self.get(at).events != 0
             {
                 link.receiver.shown.set(newest(link));

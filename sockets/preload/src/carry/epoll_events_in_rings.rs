@@ -6,7 +6,7 @@ use omniverb_connection::readiness::epoll_interest::{EDGE, FLAGS};
 
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link};
-use super::receive_queue;
+use super::unread_bytes;
 use crate::tsc_clock;
 
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -75,11 +75,11 @@ pub(super) fn news(link: Link) -> u32 {
     }
     let events = link.glance.events.get() as u32;
     let error = if link.glance.error.get() == 0 { 0 } else { libc::EPOLLERR as u32 };
-    let is_wanted = events & READABLE != 0 && receive_queue::unread_bytes(link) > 0;
+    let is_wanted = events & READABLE != 0 && unread_bytes::unread_bytes(link) > 0;
     // Of bytes of the kernel's that come first that has told, but not of this news.
     let bytes = is_wanted
         && if events & EDGE == 0 {
-            receive_queue::is_readable(link, fd_of(link))
+            unread_bytes::is_readable(link, fd_of(link))
         } else {
             link.member.told.get() != newest(link)
         };
@@ -124,7 +124,7 @@ fn has_news(slot: EpollSlot, link: Link) -> bool {
         return true;
     }
     let Some((word, direction)) = word.zip(link.inward()) else { return false };
-    let (is_read, flags) = (receive_queue::is_all_read(&direction), events as u32);
+    let (is_read, flags) = (unread_bytes::is_all_read(&direction), events as u32);
     let is_told = flags & EDGE != 0 && told == (word & !(1 << 63)) + 1;
     if link.has(Flag::Broken) || flags & READABLE == 0 || is_read || is_told {
         slot.is_quiet(link, word, (events, told));
@@ -142,5 +142,5 @@ fn each_with_news(slot: EpollSlot, mut with: impl FnMut(Link) -> bool) {
 
 /// A member has bytes in its ring, as far as a glance tells.
 pub(super) fn has_bytes(link: Link) -> bool {
-    link.inward().is_some_and(|direction| !receive_queue::is_all_read(&direction))
+    link.inward().is_some_and(|direction| !unread_bytes::is_all_read(&direction))
 }

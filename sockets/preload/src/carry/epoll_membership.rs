@@ -19,7 +19,7 @@ use omniverb_formats::Direction;
 
 pub(super) use super::epoll_slot::EpollSlot;
 use super::links::{Link, Memory};
-use super::{epoll_wakeup, receive_queue};
+use super::{epoll_wakeup, unread_bytes};
 use crate::descriptor_tables::{DESCRIPTORS, MEMBERS};
 use crate::fork_refcount;
 
@@ -86,7 +86,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
 /// There is nothing in the ring, and nothing comes there while a thread sleeps in the set.
 fn has_nothing(link: Link) -> bool {
     let is_empty =
-        |inward: Direction<Memory>| !inward.may_be_polling() && receive_queue::is_all_read(&inward);
+        |inward: Direction<Memory>| !inward.may_be_polling() && unread_bytes::is_all_read(&inward);
     link.glance.error.get() == 0 && link.inward().is_none_or(is_empty)
 }
 

@@ -12,7 +12,7 @@ use omniverb_formats::Direction;
 
 use super::epoll_slot::{CROWD, EpollSlot};
 use super::links::{self, Link, Memory};
-use super::{reader_polling, receive_queue};
+use super::{reader_polling, unread_bytes};
 
 /// So often in a row a member is polled in vain.
 const IDLE: u64 = 4;
@@ -25,7 +25,7 @@ const AGE: u64 = 2 * CROWD;
 fn mark_idle(slot: EpollSlot, link: Link) {
     let Some(direction) = link.inward() else { return };
     direction.while_not_polling(|| {
-        let has_nothing = || receive_queue::is_all_read(&direction) && link.glance.error.get() == 0;
+        let has_nothing = || unread_bytes::is_all_read(&direction) && link.glance.error.get() == 0;
         if has_nothing() {
             slot.maybe_ready().take(link.index());
             fence(Ordering::SeqCst);

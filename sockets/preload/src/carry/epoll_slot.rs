@@ -15,11 +15,11 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_formats::link_slot::SetSlot;
 
+use super::epoll_maybe_ready::{self, SETS};
 use super::epoll_membership::is_open;
 use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
-use super::maybe_ready::{self, SETS};
-use super::receive_queue;
+use super::unread_bytes;
 use crate::spin_history::LookHistory;
 use crate::tsc_clock;
 use crate::unlinked_calls;
@@ -51,7 +51,7 @@ impl Deref for EpollSlot {
 
 impl EpollSlot {
     fn at(index: usize) -> Option<EpollSlot> {
-        maybe_ready::slot(index).map(|slot| EpollSlot { slot, index })
+        epoll_maybe_ready::slot(index).map(|slot| EpollSlot { slot, index })
     }
 
     fn used() -> impl Iterator<Item = EpollSlot> {
@@ -83,7 +83,7 @@ impl EpollSlot {
             return Some(slot);
         }
         let slot = (0..SETS).find_map(|index| {
-            let slot = EpollSlot { slot: maybe_ready::make(index)?, index };
+            let slot = EpollSlot { slot: epoll_maybe_ready::make(index)?, index };
             slot.win(set).then_some(slot)
         })?;
         USED.fetch_max(slot.index as u64 + 1, Ordering::AcqRel);
@@ -130,7 +130,7 @@ impl EpollSlot {
 
     /// Those that are maybe ready.
     pub(super) fn maybe_ready(self) -> LinkBitmap {
-        maybe_ready::bits(self.slot)
+        epoll_maybe_ready::bits(self.slot)
     }
 
     /// Calls with each member that is maybe ready, until that says that it is enough. It is not
@@ -179,7 +179,7 @@ impl EpollSlot {
     pub(super) fn is_crowded(self, link: Link) -> bool {
         self.waits.ready_count.get() >= CROWD
             && !self.maybe_ready().has(link.index())
-            && receive_queue::unread_bytes(link) == 0
+            && unread_bytes::unread_bytes(link) == 0
     }
 
     /// A link becomes a member, or is to be polled again.

@@ -9,7 +9,7 @@ use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Flag, Link};
 use super::published_bytes::{self, is_same_socket};
-use super::{ended_link_private_memory, forgotten_links, receive_queue};
+use super::{ended_link_private_memory, forgotten_links, unread_bytes};
 use crate::descriptor_tables::{self, DESCRIPTORS, MEMBERS};
 use crate::kernel_socket;
 use crate::{fallback_ledger, fork_refcount, process_count_slots};
@@ -61,7 +61,7 @@ fn flush_sent(link: Link, fd: c_int) {
 /// thing that it does.
 pub(super) fn leave(link: Link, fd: c_int) {
     stop_carrying_and_flush(link, fd);
-    if receive_queue::unread_bytes(link) > 0
+    if unread_bytes::unread_bytes(link) > 0
         && let Some(inward) = link.inward()
         && inward.leave().is_err()
     {

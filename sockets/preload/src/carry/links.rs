@@ -24,7 +24,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
 use super::link_bitmap::{self, LinkBitmap};
-use super::{admission, ended_links, maybe_ready, unread_links};
+use super::{admission, ended_links, epoll_maybe_ready, unread_links};
 use crate::shared_memory;
 use crate::table_memory::Pieces;
 use crate::vfork_check;
@@ -159,7 +159,7 @@ impl Link {
     /// It may have something to report in its set, if it is in one. All threads that look
     /// afterwards see that.
     pub(super) fn mark_maybe_ready(self) {
-        if let Some(maybe_ready) = maybe_ready::of(self.glance.set.get()) {
+        if let Some(maybe_ready) = epoll_maybe_ready::of(self.glance.set.get()) {
             self.glance.quiet.swap(MAYBE_READY, Ordering::SeqCst);
             maybe_ready.put(self.index);
             fence(Ordering::SeqCst);
@@ -176,7 +176,7 @@ impl Link {
 
     /// It is in no set any more.
     pub(super) fn leave_set(self) {
-        if let Some(maybe_ready) = maybe_ready::of(self.glance.set.get()) {
+        if let Some(maybe_ready) = epoll_maybe_ready::of(self.glance.set.get()) {
             maybe_ready.take(self.index);
             self.glance.set.set(0);
         }

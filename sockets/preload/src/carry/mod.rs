@@ -19,9 +19,10 @@
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
 //! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`],
-//!   [`maybe_ready`], [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
+//!   [`epoll_maybe_ready`], [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`],
+//!   [`link_bitmap`].
 //! * **The kernel's socket.** [`crate::kernel_socket`] asks it, [`kernel_check`] now and then,
-//!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
+//!   [`connection_watch`] for all links by one call; [`unread_bytes`] compares its bytes with the
 //!   ring's, [`tcp_inq`] tells how many are unread.
 //! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
 //!   [`suspend`].
@@ -39,6 +40,7 @@ mod ended_link_private_memory;
 mod ended_links;
 mod epoll;
 mod epoll_events_in_rings;
+mod epoll_maybe_ready;
 mod epoll_membership;
 mod epoll_polling_flags;
 mod epoll_slot;
@@ -52,14 +54,12 @@ mod link_bitmap;
 mod link_messages;
 mod links;
 pub(crate) mod map_sealed_memfd;
-mod maybe_ready;
 mod offers;
 mod polled_links;
 mod published_bytes;
 mod reader_polling;
 mod reattach;
 mod receive;
-mod receive_queue;
 mod ring_copy;
 mod route_lookup;
 mod send;
@@ -68,6 +68,7 @@ pub(crate) mod spin_budget;
 mod suspend;
 mod tcp_inq;
 mod try_guard;
+mod unread_bytes;
 mod unread_links;
 mod wake_latency;
 mod writer_lock;
@@ -419,17 +420,17 @@ pub(crate) fn queued(fd: c_int, count: UserPtrMut<'_, c_int>, native: impl Fn() 
     published_bytes::reclaim_abandoned();
     let (mut turns, mut result, began) = (0, 0, tsc_clock::now());
     while turns < MOVES {
-        let before = receive_queue::mark(link);
+        let before = unread_bytes::mark(link);
         result = native();
-        let more = receive_queue::unread_bytes(link);
+        let more = unread_bytes::unread_bytes(link);
         turns += 1;
         // What goes another way at this moment is nowhere, or counted twice.
-        let is_passing = receive_queue::wait_until_passed(link, began);
-        let is_sure = !is_passing && receive_queue::mark(link) == before || turns == MOVES;
+        let is_passing = unread_bytes::wait_until_passed(link, began);
+        let is_sure = !is_passing && unread_bytes::mark(link) == before || turns == MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {
                 count.write(count.read().unwrap_or(0) + more as c_int);
-                receive_queue::note_shown(link);
+                unread_bytes::note_shown(link);
             }
             break;
         }

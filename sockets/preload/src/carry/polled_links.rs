@@ -16,7 +16,7 @@ use super::links::{self, Flag, Link};
 use super::offers::{self, LinkLookup};
 use super::reader_polling::Unread;
 use super::{
-    broker_dispatch, epoll, kernel_check, published_bytes, reader_polling, receive_queue,
+    broker_dispatch, epoll, kernel_check, published_bytes, reader_polling, unread_bytes,
     wake_latency,
 };
 use crate::descriptor_tables::DESCRIPTORS;
@@ -210,7 +210,7 @@ impl PolledLinks {
     /// Changes when bytes that were in a ring are not there any more.
     pub(crate) fn marks(&self, all: &mut [pollfd]) -> u64 {
         let mut sum = 0_u64;
-        self.each(all, |_, link| sum = sum.wrapping_add(receive_queue::mark(link)));
+        self.each(all, |_, link| sum = sum.wrapping_add(unread_bytes::mark(link)));
         sum
     }
 
@@ -218,7 +218,7 @@ impl PolledLinks {
     /// at this moment, or did until now.
     pub(crate) fn is_passing(&self, all: &mut [pollfd], began: u64) -> bool {
         let mut found = false;
-        self.each(all, |_, link| found |= receive_queue::wait_until_passed(link, began));
+        self.each(all, |_, link| found |= unread_bytes::wait_until_passed(link, began));
         found
     }
 
@@ -226,7 +226,7 @@ impl PolledLinks {
     pub(crate) fn is_ready(&self, all: &mut [pollfd]) -> bool {
         let mut found = false;
         self.each(all, |one, link| {
-            found |= one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd)
+            found |= one.events & READABLE != 0 && unread_bytes::is_readable(link, one.fd)
                 || link.glance.error.get() != 0;
         });
         found
@@ -242,9 +242,9 @@ impl PolledLinks {
                 _ = kernel_check::check_now(link, one.fd);
             }
             let mut events = if link.glance.error.get() == 0 { 0 } else { ERR };
-            if one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd) {
+            if one.events & READABLE != 0 && unread_bytes::is_readable(link, one.fd) {
                 events |= READABLE;
-                receive_queue::note_shown(link);
+                unread_bytes::note_shown(link);
             }
             let more = of_ring(events, one.events);
             count += usize::from(one.revents == 0 && more != 0);

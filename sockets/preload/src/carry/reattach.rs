@@ -16,7 +16,7 @@ use omniverb_formats::Direction;
 use super::admission::WORTH;
 use super::epoll_membership::EpollSlot;
 use super::links::{self, Flag, Link, Memory};
-use super::{forgotten_links, offers, published_bytes, receive_queue};
+use super::{forgotten_links, offers, published_bytes, unread_bytes};
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount;
 use crate::tsc_clock;
@@ -158,7 +158,7 @@ fn has_come(link: Link) -> bool {
     let Ok(left) = inward.head().since(inward.place()) else { return false };
     link.has(Flag::Detached)
         && links::fd_of(link).is_some_and(|fd| {
-            receive_queue::has_arrived(fd, inward.fence().wrapping_add(left as u64))
+            unread_bytes::has_arrived(fd, inward.fence().wrapping_add(left as u64))
         })
 }
 

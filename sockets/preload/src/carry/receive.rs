@@ -17,11 +17,11 @@ use rustix::event::PollFlags;
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Memory};
 use super::reader_polling::{begin_sleep, end_sleep, looks, start_polling};
-use super::receive_queue::{
-    is_left_of_kernel, is_passed, mark, reset_if_missing, unread_bytes, wait_until_passed,
-};
 use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
+use super::unread_bytes::{
+    is_left_of_kernel, is_passed, mark, reset_if_missing, unread_bytes, wait_until_passed,
+};
 use super::wake_latency::poll_time;
 use super::{
     adaptive_spin, broker_dispatch, epoll_membership, kernel_fallback, published_bytes, send,

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::links::{self, Flag};
-use super::receive_queue;
+use super::unread_bytes;
 use crate::kernel_socket;
 
 /// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
@@ -30,7 +30,7 @@ pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
     }
     let link = links::enter(fd)?;
     let left = link.has(Flag::ReportsUnread).then(|| {
-        let left = kernel_socket::queued(fd).unwrap_or(0) + receive_queue::unread_bytes(link);
+        let left = kernel_socket::queued(fd).unwrap_or(0) + unread_bytes::unread_bytes(link);
         let information = || kernel_socket::Information::of(fd);
         // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
         let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());

@@ -5,7 +5,7 @@
 
 use omniverb_connection::light::{List, Slot, SlotTable};
 
-use super::memory::CHANNELS;
+use super::mmap_buffers::CHANNELS;
 
 const _: () = assert!(CHANNELS <= u64::BITS as usize);
 

@@ -3,8 +3,8 @@
 use core::cell::UnsafeCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use omniverb_connection::light::connection_slot::Closing;
 use omniverb_connection::light::frame::Endpoint;
-use omniverb_connection::light::slot::Closing;
 use omniverb_formats::broker_message::{Reply, Request, Side};
 use omniverb_formats::channel::{BYTES, PORT_ALLOWED_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use rustix::thread::nanosleep;
 
 use super::channel::{Channel, CrossNamespace};
 use super::local_addresses::source;
-use super::memory::CHANNELS;
+use super::mmap_buffers::CHANNELS;
 use super::observed_connections::OFTEN;
 use super::sleepers;
 use super::state::{State, has_mapped, with};

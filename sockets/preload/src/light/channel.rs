@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::{ConnectionIds, Endpoints, Frame, List, Slot};
-use omniverb_connection::time_budget::TimeSpent;
+use omniverb_connection::peer_wait_budget::TimeSpent;
 use omniverb_formats::broker_message::Side;
 use omniverb_formats::byte_ring;
 use omniverb_formats::channel::{

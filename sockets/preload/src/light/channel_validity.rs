@@ -1,6 +1,6 @@
 //! Checks whether a channel to another network namespace may still be read, as the broker says.
 
-use omniverb_connection::light::slot::Closing;
+use omniverb_connection::light::connection_slot::Closing;
 
 use super::broker;
 use super::channel::CrossNamespace;

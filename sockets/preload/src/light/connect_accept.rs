@@ -13,8 +13,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use omniverb_connection::descriptors::{Kind, Why};
+use omniverb_connection::light::connection_slot::Flag;
 use omniverb_connection::light::frame::{Endpoint, HEADER};
-use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Endpoints, Frame, Naming};
 use omniverb_connection::readiness::Deadline;
 use rustix::event::PollFlags;

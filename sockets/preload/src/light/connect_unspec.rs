@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::os::fd::AsRawFd;
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::light::slot::Flag;
+use omniverb_connection::light::connection_slot::Flag;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::bind;
 

@@ -8,9 +8,9 @@
 //! as much room for what is not read as there would be without lanes.
 
 use omniverb_connection::light::Frame;
+use omniverb_connection::light::connection_slot::{Closing, Flag};
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
 use omniverb_connection::light::lane_assignment::Flow;
-use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, LANES};
 

@@ -14,14 +14,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use omniverb_connection::backoff::spin_pauses;
 use omniverb_connection::descriptors::{PIECE as WORDS_IN_PIECE, Room};
 use omniverb_connection::light::Slot;
+use omniverb_connection::light::connection_slot::Flag;
 use omniverb_connection::light::lane_assignment::Flow;
-use omniverb_connection::light::slot::Flag;
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, ConnectionTable, HEAD, LANE, LANES, SIDE, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
-use super::memory::{CHANNELS, SLOTS};
+use super::mmap_buffers::{CHANNELS, SLOTS};
 use super::{doorbell, signal_safe_lock};
 use crate::carry::broker as mail;
 use crate::iovecs::Parts;

@@ -7,7 +7,7 @@ use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
 use omniverb_connection::light::frame::Endpoint;
-use omniverb_connection::time_budget::TimeBudget;
+use omniverb_connection::peer_wait_budget::TimeBudget;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 

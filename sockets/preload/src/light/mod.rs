@@ -17,7 +17,7 @@
 //!   [`lane_assignment`], [`lane_table`].
 //! * Connections that were refused and open again: [`reopen_unaccepted`],
 //!   [`connections_without_channel`].
-//! * State: [`state`], [`signal_safe_lock`], [`memory`], [`descriptors`], [`enabled`].
+//! * State: [`state`], [`signal_safe_lock`], [`mmap_buffers`], [`descriptors`], [`enabled`].
 //! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
 
 mod accept_events;
@@ -43,8 +43,8 @@ mod lanes;
 mod listener_notices;
 mod listeners;
 mod local_addresses;
-mod memory;
 pub(crate) mod message_lists;
+mod mmap_buffers;
 mod msg_trunc;
 mod nested_epoll;
 mod observed_connections;
@@ -65,8 +65,8 @@ mod waiting;
 use core::ffi::{CStr, c_int};
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::light::slot::Flag;
-use omniverb_connection::time_budget::TimeBudget;
+use omniverb_connection::light::connection_slot::Flag;
+use omniverb_connection::peer_wait_budget::TimeBudget;
 use rustix::fs::{SeekFrom, seek, tell};
 use rustix::io::{Errno, pread};
 use rustix::thread::sched_yield;
@@ -74,7 +74,7 @@ use rustix::thread::sched_yield;
 use accept_queue::Pending;
 pub(crate) use descriptors::Token;
 pub(crate) use epoll_calls::LightSet;
-pub(crate) use memory::with_list;
+pub(crate) use mmap_buffers::with_list;
 pub(crate) use observed_connections::has_come_from_afar;
 pub(crate) use poll_readiness::{PolledConnections, concerns as concerns_poll};
 pub(crate) use sleepers::{DOORBELLS, Sleeper};

@@ -10,7 +10,7 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::Slot;
-use omniverb_connection::light::slot::Flag;
+use omniverb_connection::light::connection_slot::Flag;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,

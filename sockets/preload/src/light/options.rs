@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use omniverb_connection::light::Slot;
-use omniverb_connection::light::slot::Flag;
+use omniverb_connection::light::connection_slot::Flag;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::descriptors::Token;

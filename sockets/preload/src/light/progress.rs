@@ -4,15 +4,15 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_connection::light::connection_slot::{Closing, Flag};
 use omniverb_connection::light::frame::{Endpoint, HEADER};
-use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_connection::light::{Endpoints, Frame};
 use rustix::thread::sched_yield;
 
 use super::channel::{Channel, FOR_ANSWERS, FRAMES, ProtocolError};
 use super::listeners::Admission;
 use super::local_addresses::ADDRESSES;
-use super::memory::SLOTS;
+use super::mmap_buffers::SLOTS;
 use super::reopen_unaccepted::{Loss, RefusalCause};
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};

@@ -7,8 +7,8 @@
 //! No call waits for the broker here: what is left to do is done by a later call.
 
 use omniverb_connection::light::Frame;
+use omniverb_connection::light::connection_slot::{Closing, Flag};
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
-use omniverb_connection::light::slot::{Closing, Flag};
 
 use super::broker::{self, ChannelRoute};
 use super::channel::FOR_ANSWERS;

@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use super::doorbell;
 use super::lane_assignment::WaitTarget;
-use super::memory::CHANNELS;
+use super::mmap_buffers::CHANNELS;
 use super::state::{State, with};
 use crate::kernel_poll;
 use crate::library_fds;

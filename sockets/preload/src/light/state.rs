@@ -12,9 +12,9 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_connection::light::budgets::BLOCKS;
-use omniverb_connection::light::slot::Flag;
+use omniverb_connection::light::connection_slot::Flag;
 use omniverb_connection::light::{Block, BlockPool, Slot, SlotTable};
-use omniverb_connection::time_budget::TimeSpent;
+use omniverb_connection::peer_wait_budget::TimeSpent;
 use rustix::mm::munmap;
 
 use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
@@ -24,7 +24,7 @@ use super::epoll_sets::Sets;
 use super::lanes;
 use super::listeners::Listeners;
 use super::local_addresses::Addresses;
-use super::memory::{CHANNELS, SLOTS, zeros};
+use super::mmap_buffers::{CHANNELS, SLOTS, zeros};
 use super::option_profiles::Profiles;
 use super::signal_safe_lock::Lock;
 use crate::mapped_memory::wipe;

@@ -3,9 +3,9 @@
 use core::ffi::c_int;
 
 use omniverb_connection::light::Frame;
+use omniverb_connection::light::connection_slot::{Closing, Flag};
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
 use omniverb_connection::light::lane_assignment::Flow;
-use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_connection::readiness::Deadline;
 
 use super::backpressure::{ReaderWait, send_when_read};

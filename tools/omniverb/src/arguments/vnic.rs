@@ -1,7 +1,7 @@
 //! Defines the commands about vNICs, and their options.
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use omniverb_session::faults::{self, Faults};
+use omniverb_session::network_fault_text::{self, Faults};
 use omniverb_session::tc_units::{self, size};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -208,5 +208,5 @@ pub(super) fn ops_limit(text: &str) -> Result<OperationRate, String> {
 }
 
 fn fault_list(text: &str) -> Result<FaultList, String> {
-    faults::faults(text).map(|faults| FaultList(faults.unwrap_or_default()))
+    network_fault_text::faults(text).map(|faults| FaultList(faults.unwrap_or_default()))
 }

@@ -19,7 +19,7 @@ use device_values::Source;
 use folder_writer::Folder;
 use omniverb_arguments::PresentMode;
 use omniverb_session::PRESENTED_VARIABLE;
-use omniverb_sys::user_daemon;
+use omniverb_sys::user_daemon_socket;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn mounted(folder: &Path) -> bool {
 /// A folder is shown to this process, and so to the program, and no other process writes there.
 fn presented(socket: &Path) -> Option<PathBuf> {
     shown_folder::folder().filter(|folder| {
-        user_daemon::check_folder(folder).is_ok()
+        user_daemon_socket::check_folder(folder).is_ok()
             && sysfs_tree::is_complete(folder)
             && !supervisor::is_for_others(folder, socket)
     })
@@ -167,7 +167,7 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
             // Another user that may write there, or where it lies, could have us write elsewhere.
             let opened = sysfs_tree::make_folder(&folder).and_then(|()| Folder::open(&folder));
             let opened = opened.and_then(|opened| {
-                user_daemon::check_folder(&opened.path())?;
+                user_daemon_socket::check_folder(&opened.path())?;
                 Ok(opened)
             });
             let opened = opened.with_context(|| {

@@ -15,7 +15,7 @@ use super::folder_writer::Folder;
 use super::sysfs_tree::{self, Tree};
 use anyhow::{Context, bail};
 use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE};
-use omniverb_sys::{fd_inheritance, netns, pidfd, user_daemon};
+use omniverb_sys::{fd_inheritance, netns, pidfd, user_daemon_socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -73,14 +73,14 @@ pub(super) fn obtain(socket: &Path) -> anyhow::Result<PresentedFolder> {
 /// programs.
 fn bases() -> Vec<PathBuf> {
     let system = geteuid().is_root().then(|| PathBuf::from(SYSTEM_FOLDER));
-    let own = user_daemon::path().and_then(|path| path.parent().map(Path::to_owned));
+    let own = user_daemon_socket::path().and_then(|path| path.parent().map(Path::to_owned));
     let memory = format!("/dev/shm/omniverb-{}", geteuid().as_raw());
     system.into_iter().chain(own).chain([memory.into()]).collect()
 }
 
 fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<PresentedFolder> {
     sysfs_tree::make_folder(base)
-        .and_then(|()| user_daemon::check_folder(base))
+        .and_then(|()| user_daemon_socket::check_folder(base))
         .context("belongs to another user or is writable by others")?;
     let name = name(socket)?;
     let folder = base.join(&name);

@@ -13,26 +13,26 @@
 //!
 //! RC: none of them once the peer's process has ended, and that could be seen (decision 0040).
 
+mod code_path_selection;
 mod deadlines;
 mod fast_path;
 mod local_operations;
 mod mapped_operations;
 mod operation_trace;
-mod path_selection;
 pub(super) mod payload_source;
 mod received_responses;
 mod request_state;
 mod send_queue;
 mod stalled_peer_detection;
 mod strict_checks;
-mod trace_numbers;
+mod trace_psns;
 mod transmit;
 mod ud_send;
 mod unresolved_datagrams;
 mod wait_reason;
 mod wake_peer;
 
-pub(super) use path_selection::{AttributeRules, PathSelection};
+pub(super) use code_path_selection::{AttributeRules, PathSelection};
 use request_state::{
     ATOMIC_BYTES, CompletionCondition, KeptData, RequestHeader, SendEntry, TimeoutOutcome,
     TryOutcome, WaitReason, keep, local_access,

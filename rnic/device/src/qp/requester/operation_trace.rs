@@ -5,7 +5,7 @@
 //! begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
 use super::request_state::TraceNumbers;
-use super::trace_numbers::{PsnUse, packets};
+use super::trace_psns::{PsnUse, packets};
 use super::transmit::last_flags;
 use super::{CompletionCondition, PathSelection, RequestHeader, TryOutcome, WaitReason};
 use crate::qp::link_table::{LinkEnd, Links};

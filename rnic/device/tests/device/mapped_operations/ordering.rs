@@ -1,7 +1,7 @@
 //! Mapped operations among others: what comes before what.
 
 use super::{FIRST, bench, bench_of};
-use crate::two_devices::{Options, outcomes, poll, post, receive, to_state};
+use crate::two_device_fixture::{Options, outcomes, poll, post, receive, to_state};
 use crate::work_request_helpers::{Work, part};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{access, send_flags, status, wc_opcode};

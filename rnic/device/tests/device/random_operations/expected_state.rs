@@ -1,7 +1,7 @@
 //! What the model is made of: what is in memory, what is on its way, what receives wait.
 
 use crate::guarded_buffer::Buffer;
-use crate::two_devices::Pair;
+use crate::two_device_fixture::Pair;
 use crate::work_request_helpers::part;
 use omniverb_device::{Qp, Region, Sge, Srq};
 use omniverb_terms::Service;

@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 
 use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
-use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
+use super::super::unread_bytes::{is_passed, reset_if_missing, unread_before};
 use super::super::{adaptive_spin, published_bytes};
 use super::{Call, Step};
 use rustix::net::sockopt::Timeout;

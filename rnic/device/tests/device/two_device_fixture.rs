@@ -1,6 +1,6 @@
 //! The bench: two devices, a clock that stands still, and links between them.
 
-use crate::engine_far_end::Relay;
+use crate::fake_engine::Relay;
 use crate::fake_platform::{Ringer, World, WorldHandle};
 use crate::guarded_buffer::Buffer;
 use crate::work_request_helpers::Work;

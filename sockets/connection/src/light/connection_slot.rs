@@ -8,7 +8,7 @@ use super::activity::Activity;
 use super::budgets::FIRST_WINDOW;
 use super::byte_queue::{BlockOwner, BlockPool, ByteQueue};
 use super::frame::{Endpoints, Frame};
-use super::socket_names::Naming;
+use super::getsockname_address::Naming;
 
 pub use super::budgets::WINDOW;
 

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::time_budget::{TimeBudget, TimeSpent};
+use omniverb_connection::peer_wait_budget::{TimeBudget, TimeSpent};
 use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 use rustix::net::sockopt::Timeout;

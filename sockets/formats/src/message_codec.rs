@@ -77,8 +77,8 @@ macro_rules! messages {
             $($(#[$doc])* $kind $({ $($(#[$of_field])* $field: $type,)* })? $(($whole))?,)*
         }
 
-        impl $crate::message::Field for $all {
-            fn put(&self, to: &mut $crate::message::Writer<'_>) {
+        impl $crate::message_codec::Field for $all {
+            fn put(&self, to: &mut $crate::message_codec::Writer<'_>) {
                 match self {
                     $(Self::$kind $({ $($field,)* })? $(($part))? => {
                         to.put($number | $version << 32);
@@ -88,13 +88,13 @@ macro_rules! messages {
                 }
             }
 
-            fn take(from: &mut $crate::message::Reader<'_>) -> Option<Self> {
+            fn take(from: &mut $crate::message_codec::Reader<'_>) -> Option<Self> {
                 let kind = from.take()?;
                 Some(match kind as u32 {
                     _ if kind >> 32 != $version => return None,
                     $($number => Self::$kind
-                        $({ $($field: $crate::message::Field::take(from)?,)* })?
-                        $((<$whole as $crate::message::Field>::take(from)?))?,)*
+                        $({ $($field: $crate::message_codec::Field::take(from)?,)* })?
+                        $((<$whole as $crate::message_codec::Field>::take(from)?))?,)*
                     _ => return None,
                 })
             }
@@ -111,16 +111,16 @@ macro_rules! on_sockets {
             #[must_use]
             pub fn encode(&self) -> [u8; BYTES] {
                 let (mut words, mut bytes) = ([0; BYTES / 8], [0; BYTES]);
-                $crate::message::put(self, &mut words);
-                $crate::message::to_bytes(&words, &mut bytes);
+                $crate::message_codec::put(self, &mut words);
+                $crate::message_codec::to_bytes(&words, &mut bytes);
                 bytes
             }
 
             /// Decodes a message, if the bytes are one.
             #[must_use]
             pub fn decode(bytes: &[u8]) -> Option<Self> {
-                let words: [u64; BYTES / 8] = $crate::message::from_bytes(bytes)?;
-                $crate::message::take(&words)
+                let words: [u64; BYTES / 8] = $crate::message_codec::from_bytes(bytes)?;
+                $crate::message_codec::take(&words)
             }
         })*
     };
@@ -130,13 +130,13 @@ pub(crate) use on_sockets;
 /// Encodes a structure as its fields.
 macro_rules! fields {
     ($type:ident { $($field:ident),* }) => {
-        impl $crate::message::Field for $type {
-            fn put(&self, to: &mut $crate::message::Writer<'_>) {
+        impl $crate::message_codec::Field for $type {
+            fn put(&self, to: &mut $crate::message_codec::Writer<'_>) {
                 $(self.$field.put(to);)*
             }
 
-            fn take(from: &mut $crate::message::Reader<'_>) -> Option<Self> {
-                $(let $field = $crate::message::Field::take(from)?;)*
+            fn take(from: &mut $crate::message_codec::Reader<'_>) -> Option<Self> {
+                $(let $field = $crate::message_codec::Field::take(from)?;)*
                 Some(Self { $($field),* })
             }
         }
@@ -147,12 +147,12 @@ pub(crate) use fields;
 /// Encodes an enumeration as its number.
 macro_rules! numbers {
     ($type:ident { $($kind:ident),* }) => {
-        impl $crate::message::Field for $type {
-            fn put(&self, to: &mut $crate::message::Writer<'_>) {
+        impl $crate::message_codec::Field for $type {
+            fn put(&self, to: &mut $crate::message_codec::Writer<'_>) {
                 to.put(*self as u64);
             }
 
-            fn take(from: &mut $crate::message::Reader<'_>) -> Option<Self> {
+            fn take(from: &mut $crate::message_codec::Reader<'_>) -> Option<Self> {
                 let number = from.take()?;
                 [$(Self::$kind),*].into_iter().find(|one| *one as u64 == number)
             }

@@ -1,7 +1,7 @@
 //! Selects the path of requests: the fast one, the plain one, or the one that traces them or checks
 //! them strictly.
 
-use super::trace_numbers::Tracing;
+use super::trace_psns::Tracing;
 use omniverb_link::Tracer;
 use std::sync::Arc;
 

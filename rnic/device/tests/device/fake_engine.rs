@@ -2,7 +2,7 @@
 //! plainly as it can be done. It looks at one record at a time, passes it on in packets, and
 //! consumes it when the other side has.
 
-use crate::two_devices::{Pair, gid};
+use crate::two_device_fixture::{Pair, gid};
 use omniverb_device::FarEnd;
 use omniverb_device::{Peer, Qp};
 use omniverb_link::Credit;
@@ -180,7 +180,7 @@ impl Relay {
         if takes_receive(&packet) && self.service == Service::Rc && credit == Credit::None {
             return false;
         }
-        if !crate::engine_far_end::request(to, &packet, piece) {
+        if !crate::fake_engine::request(to, &packet, piece) {
             return false;
         }
         if takes_receive(&packet) && credit != Credit::Unpromised {

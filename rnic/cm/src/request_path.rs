@@ -1,6 +1,6 @@
 //! A path in a REQ: primary and alternate look alike (12.6.5).
 
-use crate::fields::Fields;
+use crate::big_endian_fields::Fields;
 use omniverb_terms::Gid;
 
 /// One path. LIDs mean nothing on RoCE.
