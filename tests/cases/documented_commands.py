@@ -51,6 +51,7 @@ INSTEAD = [
      r"nft add table ip omniverb; nft 'add chain ip omniverb underlay "
      r"{ type filter hook postrouting priority srcnat + 1; }'; \1"),
     (r"omniverb top", "omniverb top -n 1"),
+    (r"omniverb run -- python3 (.*pyverbs.*)", r"omniverb run -- /usr/bin/python3 \1"),
     (r"omniverb run -- gdb (.*) \./program",
      r"! command -v gdb || omniverb run -- gdb -batch -ex run \1 ibv_devices"),
     (r"omniverb run -- strace (.*) \./program",
@@ -245,6 +246,9 @@ def known(stage, text):
     path = []
     if words[0].isupper():
         return ""  # of any subcommand
+    if words[0].startswith("-"):
+        told = _help(stage, path)
+        return "" if all(word in told for word in words) else "no option of all commands"
     while words and re.fullmatch("[a-z]+", words[0]) and f"\n  {words[0]} " in _help(stage, path):
         path.append(words.pop(0))
     if not path:
