@@ -121,12 +121,12 @@ docs: $(MDBOOK)
 
 conformance: deps build
 	@tools/install-packages $(CONFORMANCE_PACKAGES)
-	@tests/conformance/fetch target/tests/conformance
+	@tests/conformance/fetch-rdma-core target/tests/conformance
 	@$(PYTHON) tests/run --slow conformance
 
 compatibility: deps build
 	@tools/install-packages $(COMPATIBILITY_PACKAGES)
-	@tests/compatibility/build target/compatibility
+	@tests/compatibility/build_programs target/compatibility
 	@tests/compatibility/run
 
 demo: deps build

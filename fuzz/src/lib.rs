@@ -6,7 +6,7 @@
 
 mod carried_sockets;
 mod dma;
-mod inputs;
+mod plausible_inputs;
 mod light_connections;
 mod ring;
 mod rsocket;
@@ -62,7 +62,7 @@ mod vhost_user;
 
 pub use carried_sockets::{carry, gateway, offers};
 pub use dma::dma_peer;
-pub use inputs::{Random, input, mutated};
+pub use plausible_inputs::{Random, input, mutated};
 pub use light_connections::light;
 pub use ring::ring_consumer;
 pub use rsocket::rsocket_peer;

@@ -11,7 +11,7 @@ import time
 from harness import container_platforms, process
 from harness.case import POLLS, Case, Group, check
 from harness.container_platforms import GUIDE, OPERATORS_GUIDE, PLATFORMS, address
-from harness.platform_host import PlatformHost, documented
+from harness.container_platform_host import PlatformHost, documented
 
 # The last address of a platform's network is a stranger's.
 _STRANGER = 66

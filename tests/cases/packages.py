@@ -157,7 +157,7 @@ for pid in $(pgrep -f 'vm pin'); do
 done
 ls -la /run/omniverb-agent; ulimit -l; sysctl kernel.io_uring_disabled"""
 
-_EXAMPLE = "/usr/share/omniverb-guest/in-place.conf"
+_EXAMPLE = "/usr/share/omniverb-guest/omniverb-agent-shared-memory.conf"
 _DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
 
 

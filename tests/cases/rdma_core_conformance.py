@@ -1,7 +1,7 @@
 """Runs the test suite of rdma-core's newest release, unmodified, against our library.
 
-`make conformance` fetches and builds it (tests/conformance/fetch) and runs these cases; with
-`--slow` they run where it has been. What does not run is in a list with its reason, as in
+`make conformance` fetches and builds it (tests/conformance/fetch-rdma-core) and runs these cases;
+with `--slow` they run where it has been. What does not run is in a list with its reason, as in
 cases/pyverbs.py."""
 
 import contextlib

@@ -4,7 +4,7 @@ Both ends of all their connections have the library. `sockets.suites` has calls 
 `carry.suites` may carry, `light.suites` may have light connections. What a test gives is compared
 with a run without the library; where that differs the test is looked at again, alone, both ways:
 what a busy machine does is no difference. What differs for a known reason stands, with it, in
-`conformance/sockets.toml`."""
+`conformance/socket_suite_differences.toml`."""
 
 import fnmatch
 import tomllib
@@ -27,7 +27,8 @@ _UVLOOP = [f"tests.test_{name}" for name in
 
 def _known(family, suite):
     """What may differ there: patterns of names."""
-    listed = tomllib.loads((staging.ROOT / "tests/conformance/sockets.toml").read_text())
+    differences = staging.ROOT / "tests/conformance/socket_suite_differences.toml"
+    listed = tomllib.loads(differences.read_text())
     return [pattern for one in listed.get("differs", [])
             if one["suite"] == suite and family in one["families"] for pattern in one["tests"]]
 

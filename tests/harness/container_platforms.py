@@ -12,7 +12,7 @@ import shlex
 import subprocess
 
 from . import process
-from .platform_host import USER, documented
+from .container_platform_host import USER, documented
 from .staging import ROOT
 
 GUIDE, OPERATORS_GUIDE = "docs/user/containers.md", "docs/operator/tenants.md"

@@ -30,7 +30,7 @@ _BUNDLED = PROGRAMS / "bundled"
 _DMA = PROGRAMS / "dma_api"
 _DMA_EXAMPLES = ROOT / "app" / "dma" / "examples"
 
-_COMMON = ["common.c", "common_processes.c", "far_process.c"]
+_COMMON = ["common.c", "common_processes.c", "commanded_qp_process.c"]
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -107,10 +107,10 @@ def build_bundled(out):
     beside, below = "-Wl,-rpath,$ORIGIN", "-Wl,-rpath,$ORIGIN/../package.libs"
     process.run([*shared, "-o", copy, f"-Wl,-soname,{copy.name}", _BUNDLED / "libibverbs_copy.c",
                  f"-Wl,--version-script={_BUNDLED / 'libibverbs_copy.map'}"])
-    process.run([*shared, "-o", module, f"-Wl,-soname,{module.name}", _BUNDLED / "module.c", copy,
-                 beside])
+    process.run([*shared, "-o", module, f"-Wl,-soname,{module.name}",
+                 _BUNDLED / "wheel_module.c", copy, beside])
     process.run([*shared, "-o", plain, f"-Wl,-soname,{plain.name}", "-DPLAIN",
-                 _BUNDLED / "module.c"])
+                 _BUNDLED / "wheel_module.c"])
     process.run([*shared, "-o", package / "extension.so", "-xc", "/dev/null", "-xnone", module,
                  below])
     program = ["gcc", *_FLAGS, "-Wl,-rpath,$ORIGIN/package.libs", _BUNDLED / "program.c"]

@@ -1,7 +1,8 @@
 /* The transport between two processes, perhaps on two hosts: every message length around the path
  * MTU, the wrap of packet sequence numbers, what completions say, and errors.
- * The far process (far_process.h) sleeps while it is written to, read from and sent messages. */
-#include "far_process.h"
+ * The far process (commanded_qp_process.h) sleeps while it is written to, read from and sent
+ * messages. */
+#include "commanded_qp_process.h"
 
 #include <arpa/inet.h>
 

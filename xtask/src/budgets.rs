@@ -1,8 +1,8 @@
 //! Compares docs/budgets.md with the budgets of the code: constants whose documentation begins with
 //! `Budget:`. Every budget has its number on the page, and every constant there is a budget.
 
-use crate::constants::Constants;
-use crate::documents::has_words;
+use crate::code_constants::Constants;
+use crate::document_checks::has_words;
 
 /// What the page lacks, and what it has that is no budget.
 pub(crate) fn faults(document: &str, text: &str, constants: &Constants) -> Vec<String> {
@@ -33,7 +33,7 @@ pub(crate) fn faults(document: &str, text: &str, constants: &Constants) -> Vec<S
 #[cfg(test)]
 mod tests {
     use super::faults;
-    use crate::constants::Constants;
+    use crate::code_constants::Constants;
 
     #[test]
     fn the_page_has_what_the_code_has() {

@@ -24,7 +24,7 @@ use crate::symbol_tables::{Table, VerbStatus};
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
 const PATHS_SOURCES: [&str; 2] =
-    ["app/presented_files/path_redirection.c", "app/presented_files/bundled_libibverbs.c"];
+    ["app/presented_files/path_redirection.c", "app/presented_files/replace_bundled_libibverbs.c"];
 const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
 const PROGRAMS: [&str; 5] =
     ["omniverbd", "omniverb", "omniverb-agent", "omniverb-gateway", "omniverb-limits"];

@@ -4,7 +4,7 @@
 //! -->`, or with the file where several have that name: `5 s <!--
 //! device_import/connection_to_exporter.rs ANSWER_MAX -->`.
 
-use crate::constants::{Constants, Value};
+use crate::code_constants::{Constants, Value};
 
 /// The numbers of a document that are not those of the code.
 pub(crate) fn faults(document: &str, text: &str, constants: &Constants) -> Vec<String> {
@@ -118,7 +118,7 @@ fn hundredths(word: &str) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::faults;
-    use crate::constants::Constants;
+    use crate::code_constants::Constants;
 
     fn count(text: &str) -> usize {
         let mut constants = Constants::default();

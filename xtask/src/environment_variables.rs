@@ -60,9 +60,9 @@ impl Variables {
         let mut faults = self.faults;
         let tests: BTreeSet<String> = self.tests.difference(&self.installed).cloned().collect();
         for (heading, there) in [(INSTALLED, &self.installed), (TESTS, &tests)] {
-            let said = crate::documents::first_column(text, heading);
+            let said = crate::document_checks::first_column(text, heading);
             let there = there.iter().map(String::as_str).collect();
-            crate::documents::same(document, &said, &there, &mut faults);
+            crate::document_checks::same(document, &said, &there, &mut faults);
         }
         faults
     }

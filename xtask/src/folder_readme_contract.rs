@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use crate::documents::has_words;
+use crate::document_checks::has_words;
 use crate::layers::Layers;
 use crate::run_program::root;
 

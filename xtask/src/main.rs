@@ -3,12 +3,12 @@
 mod budgets;
 mod build_preload_library;
 mod check_library_symbols;
-mod constants;
+mod code_constants;
 mod dist;
+mod document_checks;
 mod document_links;
 mod document_numbers;
 mod documented_messages;
-mod documents;
 mod empty_doc_comments;
 mod environment_variables;
 mod export_stubs;

@@ -6,14 +6,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::constants::Constants;
+use crate::code_constants::Constants;
 use crate::environment_variables::Variables;
 use crate::layers::Layers;
 use crate::run_program::{output, root};
 use crate::symbol_tables::Table;
 use crate::{
-    budgets, document_links, document_numbers, documented_messages, documents, empty_doc_comments,
-    folder_readme_contract, libraries, readme_verbs, unnamed_booleans,
+    budgets, document_checks, document_links, document_numbers, documented_messages,
+    empty_doc_comments, folder_readme_contract, libraries, readme_verbs, unnamed_booleans,
 };
 
 const WARN_LINES: usize = 400;
@@ -124,8 +124,9 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     for name in names.iter().filter(|name| name.ends_with(".md")) {
         if !name.starts_with("docs/decisions/0") {
             let text = read(name)?;
-            faults.extend(documents::faults(name, &text, names, &targets));
-            faults.extend(documents::chain_faults(name, &text, names, &|file| read(file).ok()));
+            faults.extend(document_checks::faults(name, &text, names, &targets));
+            faults
+                .extend(document_checks::chain_faults(name, &text, names, &|file| read(file).ok()));
             faults.extend(document_numbers::faults(name, &text, &constants));
             if *name == "docs/budgets.md" {
                 faults.extend(budgets::faults(name, &text, &constants));
@@ -145,13 +146,15 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     for (heading, file, from, begins) in tables {
         let code = read(file)?;
         let code = code.find(from).map_or("", |at| &code[at..]);
-        let said = documents::words_of_table(documents::section(&architecture, heading));
-        let there = documents::words_of_code(code.split("\n}").next().unwrap_or(code), begins);
+        let said =
+            document_checks::words_of_table(document_checks::section(&architecture, heading));
+        let there =
+            document_checks::words_of_code(code.split("\n}").next().unwrap_or(code), begins);
         if there.is_empty() {
             faults.push(format!("{file} has no words for {heading}"));
         }
         let what = format!("docs/architecture.md, {heading},");
-        documents::same(&what, &borrowed(&said), &borrowed(&there), faults);
+        document_checks::same(&what, &borrowed(&said), &borrowed(&there), faults);
     }
     let fuzz = read("fuzz/src/lib.rs")?;
     let listed = fuzz.lines().skip_while(|line| !line.starts_with("pub const TARGETS"));
@@ -160,8 +163,8 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
         .filter_map(|line| line.trim().strip_prefix("(\"")?.split('"').next())
         .collect();
     let readme = read("fuzz/README.md")?;
-    let said = documents::first_column(&readme, "| target");
-    documents::same("fuzz/README.md", &said, &listed, faults);
+    let said = document_checks::first_column(&readme, "| target");
+    document_checks::same("fuzz/README.md", &said, &listed, faults);
     let readme = read("README.md")?;
     for library in [&libraries::VERBS, &libraries::CONNECTIONS] {
         faults.extend(readme_verbs::faults(&readme, &Table::read(library)?));

@@ -30,7 +30,7 @@
 pub mod enum_names;
 pub mod errno;
 pub mod ibv_fork_init;
-pub mod kernel_abi;
+pub mod kernel_abi_conversion;
 pub mod private_abi;
 pub mod rate_conversion;
 pub mod read_sysfs_file;

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use omniverb_abi::*;
-use omniverb_ibverbs::{enum_names, kernel_abi, rate_conversion, read_sysfs_file};
+use omniverb_ibverbs::{enum_names, kernel_abi_conversion, rate_conversion, read_sysfs_file};
 
 /// A function of the installed library.
 fn stock(name: &str) -> *mut c_void {
@@ -128,7 +128,7 @@ fn ah_words(ah: &ibv_ah_attr) -> Vec<u64> {
 fn address_vectors_from_the_kernel() {
     type Copy = unsafe extern "C" fn(*mut ibv_ah_attr, *const ib_uverbs_ah_attr);
     let theirs = stock_fn!("ibv_copy_ah_attr_from_kern", Copy);
-    same_copy(kernel_abi::ov_ibv_copy_ah_attr_from_kern, theirs, ah_words);
+    same_copy(kernel_abi_conversion::ov_ibv_copy_ah_attr_from_kern, theirs, ah_words);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn queue_pair_attributes_from_the_kernel() {
         alt_timeout,
         rate_limit,
     );
-    same_copy(kernel_abi::ov_ibv_copy_qp_attr_from_kern, theirs, |s| {
+    same_copy(kernel_abi_conversion::ov_ibv_copy_qp_attr_from_kern, theirs, |s| {
         [plain(s), ah_words(&s.ah_attr), ah_words(&s.alt_ah_attr)].concat()
     });
 }
@@ -193,7 +193,7 @@ fn path_records_from_and_to_the_kernel() {
         packet_life_time,
         preference,
     );
-    same_copy(kernel_abi::ov_ibv_copy_path_rec_from_kern, theirs, |s| {
+    same_copy(kernel_abi_conversion::ov_ibv_copy_path_rec_from_kern, theirs, |s| {
         [gid_words(&s.dgid).to_vec(), gid_words(&s.sgid).to_vec(), plain(s)].concat()
     });
     type To = unsafe extern "C" fn(*mut ib_user_path_rec, *const ibv_sa_path_rec);
@@ -217,7 +217,7 @@ fn path_records_from_and_to_the_kernel() {
         packet_life_time,
         preference,
     );
-    same_copy(kernel_abi::ov_ibv_copy_path_rec_to_kern, theirs, |s| {
+    same_copy(kernel_abi_conversion::ov_ibv_copy_path_rec_to_kern, theirs, |s| {
         let gids = s.dgid.iter().chain(&s.sgid).map(|b| u64::from(*b));
         plain(s).into_iter().chain(gids).collect()
     });

@@ -1,13 +1,13 @@
 //! Tests that the process that serves clients has no privileges, and that its helper is restarted.
 
-mod processes;
+mod proc_status;
 
 use omniverb_session::body::{Hello, ROLE_VERBS};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::eventfd::readable;
 use omniverb_sys::seqpacket;
-use processes::{children, field, until};
+use proc_status::{children, field, until};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! Tests that the socket broker runs if it is wanted, and is restarted when it dies.
 
-mod processes;
+mod proc_status;
 
 use omniverb_formats::broker_message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_sys::seqpacket;
-use processes::{children, field, until};
+use proc_status::{children, field, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::fs;
 use std::io::Read;

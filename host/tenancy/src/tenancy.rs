@@ -12,7 +12,7 @@ use crate::links::socket_relation_refusal::RelationEnd;
 use crate::links::{Linker, Links, Observer, Pairing, Relater, Unlinker};
 use crate::memory::{Grants, Memory};
 use crate::network::Network;
-use crate::network::neighbour_cache::{Answer, Waiter};
+use crate::network::route_destination_cache::{Answer, Waiter};
 use crate::observers::Observers;
 use crate::queue_pairs::qp_numbers::Entropy;
 use crate::queue_pairs::queue_pair_table::QueuePairs;

@@ -3,7 +3,7 @@
 //! Setting an event again moves it, and removing its cause removes it, so nothing is due without a
 //! cause.
 
-use crate::network::neighbour_cache::Question;
+use crate::network::route_destination_cache::Question;
 use crate::row_keys::SessionId;
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};

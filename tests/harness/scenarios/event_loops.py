@@ -11,8 +11,8 @@ from . import PYTHON, Scenario
 _SOURCES = staging.PROGRAMS / "sockets"
 _FETCHED = staging.BUILT / "suites"
 _PORT = 7095
-# Of programs/sockets/loops; those that pass libc by have a program of their own. Whether bytes are
-# carried is known of one whose calls are the common ones.
+# Of programs/sockets/event_loops; those that pass libc by have a program of their own. Whether
+# bytes are carried is known of one whose calls are the common ones.
 _LOOPS = {"mio": True, "netty": None, "libuv": None, "liburing": None, "rustix": None,
           "bare": None}
 _BARE = ("rustix", "bare")
@@ -25,7 +25,7 @@ def _loop(kind):
         if not program.exists():
             process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread",
                          *(["-DBARE"] if kind in _BARE else []), "-o", program,
-                         _SOURCES / "loops" / "loops.c"], limit=60)
+                         _SOURCES / "event_loops" / "event_loops.c"], limit=60)
         with place.serve(_PORT, program, kind, "serve", _PORT):
             return place.ask(program, kind, "ask", _PORT)
     return run

@@ -1,5 +1,5 @@
 /* A libibverbs as a wheel brings it along under another name: it finds no device, and it has a
- * private function that module.c needs. */
+ * private function that wheel_module.c needs. */
 #include <stdlib.h>
 
 struct ibv_device;

@@ -10,7 +10,7 @@ use crate::daemon_call_pacing::{Acceptance, Extent, Pace, RefusedAddresses};
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
 use crate::newest_input::{Input, InputReceiver, NoInput};
-use omniverb_cluster::announcements::Networks;
+use omniverb_cluster::address_announcements::Networks;
 use omniverb_cluster::object_name::{Kind, ObjectId, WantedObjects};
 use omniverb_cluster::problem_reports::{Line, Reports};
 use omniverb_cluster::reconcile_objects::{Outcome, Present, make, plan};

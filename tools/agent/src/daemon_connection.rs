@@ -1,7 +1,7 @@
 //! Calls the daemon by its operators' socket: which objects of the cluster it has, which virtual
 //! networks, and changes.
 
-use omniverb_cluster::announcements::Networks;
+use omniverb_cluster::address_announcements::Networks;
 use omniverb_cluster::object_name::{Kind, ObjectId};
 use omniverb_cluster::reconcile_objects::CallError;
 use omniverb_operator::Connection;

@@ -10,9 +10,9 @@ mod commands;
 mod daemon_call_pacing;
 mod daemon_connection;
 mod etcd_connection;
+mod etcd_host_entries;
 mod etcd_watch;
 mod file_watch;
-mod host_entry;
 mod log;
 mod newest_input;
 mod secret_file;
@@ -110,7 +110,7 @@ fn cluster(
                 _ = ended => {}
             },
             None => {
-                let entry = host_entry::HostEntry::new(host, socket, lease_seconds);
+                let entry = etcd_host_entries::HostEntry::new(host, socket, lease_seconds);
                 tokio::select! {
                     _ = etcd_watch::watch(etcd, host, key, &input) => {}
                     _ = entry.keep(etcd, reports, ended) => {}

@@ -3,7 +3,7 @@
 //! Only the newest counts. One that was not taken yet is dropped when the next one comes: an etcd
 //! that changes all the time fills nothing while the daemon is slow.
 
-use omniverb_cluster::announcements::Announcements;
+use omniverb_cluster::address_announcements::Announcements;
 use omniverb_cluster::object_name::WantedObjects;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

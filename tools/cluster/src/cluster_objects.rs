@@ -4,7 +4,7 @@
 //! entries. An object whose entry cannot be understood is *held*: the host leaves it as it is,
 //! since without it its vNIC would fall back to the tenant `default`.
 
-use crate::announcements::Announcements;
+use crate::address_announcements::Announcements;
 use crate::etcd_key_layout::{Key, VERSION};
 use crate::etcd_value;
 use crate::object_name::{Fields, ObjectId, Scope, Wanted, WantedObjects};

@@ -7,7 +7,6 @@ mod doctor;
 mod elf;
 mod find_daemon;
 mod library_path;
-mod objects;
 mod operator_connection;
 mod present;
 mod program_check;
@@ -16,18 +15,19 @@ mod socket_status;
 mod status;
 mod status_pages;
 mod stdout;
-mod table;
+mod tenant_and_policy;
 mod tenant_connection;
+mod text_table;
 mod top;
 mod vm;
 mod vnic;
 
 use clap::Parser;
-use objects::{Form, Kind};
 use omniverb_arguments::{Arguments, Command, VmCommand, VnicCommand, WindowOptions};
 use omniverb_session::printable;
 use present::{Task, rdma_stand_in};
 use std::process::ExitCode;
+use tenant_and_policy::{Form, Kind};
 
 /// Exit code for our own failure in `run`, as `env` and `nice` use it.
 const OWN_FAILURE: u8 = 125;
@@ -63,9 +63,9 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Status { json } => (status::status(json), 1),
         Command::Top(options) => (top::top(&options), 1),
         Command::Vnic(command) => (vnic(command), 1),
-        Command::Tenant(command) => (objects::tenant(command), 1),
-        Command::Policy(command) => (objects::policy(command), 1),
-        Command::Reload => (objects::reload(), 1),
+        Command::Tenant(command) => (tenant_and_policy::tenant(command), 1),
+        Command::Policy(command) => (tenant_and_policy::policy(command), 1),
+        Command::Reload => (tenant_and_policy::reload(), 1),
         Command::Cluster { arguments } => (run::cluster(&arguments), 1),
         Command::Vm(command) => vm(command),
         Command::Agent { socket, in_place } => (vm::agent(socket.as_deref(), in_place), 1),
@@ -78,10 +78,14 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
 
 fn vnic(command: VnicCommand) -> anyhow::Result<ExitCode> {
     match command {
-        VnicCommand::Create { name, vnic, policy } => objects::create_vnic(&name, &vnic, &policy),
+        VnicCommand::Create { name, vnic, policy } => {
+            tenant_and_policy::create_vnic(&name, &vnic, &policy)
+        }
         VnicCommand::Set { name, vnic, policy } => vnic::set(&name, &vnic, &policy),
-        VnicCommand::Show { name, json } => objects::show(Kind::Vnic, &name, Form::with_json(json)),
-        VnicCommand::Delete { name } => objects::delete(Kind::Vnic, &name),
+        VnicCommand::Show { name, json } => {
+            tenant_and_policy::show(Kind::Vnic, &name, Form::with_json(json))
+        }
+        VnicCommand::Delete { name } => tenant_and_policy::delete(Kind::Vnic, &name),
         VnicCommand::Disconnect { name } => vnic::disconnect(&name),
         VnicCommand::List { json } => vnic::list(json),
     }

@@ -4,8 +4,8 @@
 //! those of their own network namespace. Where there are links it is asked twice, a moment apart:
 //! the difference is the rate.
 
-use crate::table::{Table, amount};
 use crate::tenant_connection::PATIENCE;
+use crate::text_table::{Table, amount};
 use anyhow::bail;
 use omniverb_formats::broker_message::{Request, SUFFIX};
 use omniverb_formats::channel;

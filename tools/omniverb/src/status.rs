@@ -1,7 +1,7 @@
 //! Implements `omniverb status`: shows the users of devices, as text or JSON.
 
 use crate::operator_connection::Operator;
-use crate::table::{Table, amount};
+use crate::text_table::{Table, amount};
 use crate::{find_daemon, socket_status, stdout, tenant_connection};
 use omniverb_session::tc_units::{show_ops, show_rate};
 use omniverb_terms::Qpn;

@@ -1,9 +1,9 @@
 //! Implements `omniverb vnic`: shows and changes datapath, rate, adoption and faults of vNICs.
 
-use crate::objects;
 use crate::operator_connection::Operator;
-use crate::table::Table;
+use crate::tenant_and_policy;
 use crate::tenant_connection::Client;
+use crate::text_table::Table;
 use crate::{find_daemon, stdout};
 use anyhow::bail;
 use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions, VnicOptions};
@@ -34,8 +34,8 @@ pub(crate) fn set(
     policy: &PolicyOptions,
 ) -> anyhow::Result<ExitCode> {
     let operator = Operator::connect()?;
-    if !vnic.is_empty() || objects::is_described(&operator, name)? {
-        return objects::set_vnic(&operator, name, vnic, policy);
+    if !vnic.is_empty() || tenant_and_policy::is_described(&operator, name)? {
+        return tenant_and_policy::set_vnic(&operator, name, vnic, policy);
     }
     let changed = operator.set_vnic(&change(name, policy)?, name)?;
     stdout::write(&said(name, &changed))
@@ -44,7 +44,7 @@ pub(crate) fn set(
 fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
     let PolicyOptions { datapath, rate, burst, ops, adoption, faults } = policy;
     let given = |option: bool, bit| if option { bit } else { 0 };
-    if objects::is_nothing(policy) {
+    if tenant_and_policy::is_nothing(policy) {
         bail!("one option at least is required: see omniverb vnic set --help");
     }
     Ok(SetVnic {

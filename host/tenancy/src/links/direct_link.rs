@@ -2,7 +2,7 @@
 
 use super::doorbell_assignment::BellSlot;
 use crate::accounts::Receipt;
-use crate::network::neighbour_cache::Question;
+use crate::network::route_destination_cache::Question;
 use crate::qp_data_path::PathReason;
 use crate::row_keys::SessionId;
 use crate::vm_pair_windows::window_table::PairReceipts;

@@ -2,7 +2,7 @@
 
 use super::doorbell_assignment::BellSlot;
 use crate::accounts::Kind;
-use crate::network::neighbour_cache::Question;
+use crate::network::route_destination_cache::Question;
 use crate::qp_data_path::{Path, PathReason};
 use crate::row_keys::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Operations, Qpn, Service, VnicId};

@@ -13,7 +13,7 @@ use crate::links::Linker;
 use crate::links::Links;
 use crate::links::Pairing;
 use crate::links::Unlinker;
-use crate::network::neighbour_cache::Answer;
+use crate::network::route_destination_cache::Answer;
 use crate::qp_data_path::PathReason;
 use crate::queue_pairs::qp_numbers;
 use crate::row_keys::SessionId;

@@ -3,7 +3,7 @@
 use super::Pairing;
 use super::socket_relation_refusal::RelationRefusal;
 use crate::action::Action;
-use crate::network::neighbour_cache::{Answer, Question, Waiter};
+use crate::network::route_destination_cache::{Answer, Question, Waiter};
 use crate::row_keys::ProbeId;
 use omniverb_terms::VnicId;
 use std::net::IpAddr;

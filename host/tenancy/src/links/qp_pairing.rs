@@ -10,9 +10,9 @@
 
 use super::engine_link::{Flow, Route};
 use crate::links::Pairing;
-use crate::network::neighbour_cache::Answer;
-use crate::network::neighbour_cache::Waiter;
-use crate::network::neighbour_resolution::Resolved;
+use crate::network::route_destination_cache::Answer;
+use crate::network::route_destination_cache::Waiter;
+use crate::network::route_destination_probes::Resolved;
 use crate::qp_data_path::PathReason;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Session;

@@ -1,7 +1,7 @@
 //! Keeps which links rest on which answer of the network, and how often that failed to come;
 //! `reachability_probes.rs` asks.
 
-use crate::network::neighbour_cache::Question;
+use crate::network::route_destination_cache::Question;
 use crate::row_keys::{LinkKey, RemotePeer};
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::BTreeMap;

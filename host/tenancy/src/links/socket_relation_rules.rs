@@ -18,8 +18,8 @@ use super::socket_relations::Relation;
 use crate::action::Action;
 use crate::links::Relater;
 use crate::network::SharedMemory;
-use crate::network::neighbour_cache::{Answer, Question, Waiter};
-use crate::network::neighbour_resolution::Resolved;
+use crate::network::route_destination_cache::{Answer, Question, Waiter};
+use crate::network::route_destination_probes::Resolved;
 use crate::timers::Timer;
 use omniverb_terms::{Gid, VnicId};
 

@@ -2,7 +2,7 @@
 //! ends them.
 
 use super::socket_relation_refusal::RelationEnd;
-use crate::network::neighbour_cache::Question;
+use crate::network::route_destination_cache::Question;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,17 +1,17 @@
 //! Models the network for the tables: names, routes, and the vNIC or host at each route's end.
 //!
-//! Probes find out the latter (`neighbour_resolution.rs`, `neighbour_cache.rs`). Attachments of
-//! vNICs are here as well.
+//! Probes find out the latter (`route_destination_probes.rs`, `route_destination_cache.rs`).
+//! Attachments of vNICs are here as well.
 
-pub(crate) mod neighbour_cache;
-pub(crate) mod neighbour_resolution;
+pub(crate) mod route_destination_cache;
+pub(crate) mod route_destination_probes;
 
 use crate::accounts::Receipt;
 use crate::directory::{Access, Directory, VnicAddress};
 use crate::vnics_and_policies::Tenants;
-use neighbour_cache::Neighbours;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId};
+use route_destination_cache::Neighbours;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -3,18 +3,18 @@
 //! Its comments are what `--help` and the man pages say.
 #![expect(missing_docs, reason = "comments are texts for users here")]
 
-mod objects;
+mod tenant_and_policy;
 mod top;
 mod vm;
 mod vnic;
 
 use clap::{Parser, Subcommand, ValueEnum};
-pub use objects::{
+use std::ffi::OsString;
+use std::path::PathBuf;
+pub use tenant_and_policy::{
     ControlOptions, EncryptionValue, ModeValue, PolicyAddress, PolicyCommand, PolicyMode,
     QueuePairs, RuleOptions, TenantCommand, TenantOptions,
 };
-use std::ffi::OsString;
-use std::path::PathBuf;
 pub use top::{TopOptions, TopOrder};
 pub use vm::{InPlace, VmCommand, WindowMode, WindowOptions};
 pub use vnic::{

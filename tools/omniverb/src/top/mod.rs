@@ -9,7 +9,7 @@ mod vnic_rates;
 
 use crate::operator_connection::Operator;
 use crate::stdout;
-use crate::table::Table;
+use crate::text_table::Table;
 use anyhow::bail;
 use columns::{HEADERS, cells, sample};
 use omniverb_arguments::TopOptions;

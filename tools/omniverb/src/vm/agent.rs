@@ -8,18 +8,18 @@
 //! pair window (`agent_shared_memory.rs`). The host decides all rights; the agent decides only
 //! whose pages may stay where they are for the host's engine (`pin_requests.rs`). Once it has its
 //! devices, it runs as an unused user; a process of its own opens devices that are plugged in later
-//! (`device_opener.rs`), and another one keeps pages.
+//! (`privileged_device_opener.rs`), and another one keeps pages.
 
 mod first_message;
 mod startup_descriptors;
 #[cfg(test)]
 mod tests;
 
-use super::address_message;
 use super::agent_shared_memory::Sharing;
-use super::device_opener;
 use super::engine_wakes::Wakes;
+use super::guest_address_message;
 use super::pin_requests::{Keeping, Lost, Speaker};
+use super::privileged_device_opener;
 use super::relay::{Channel, News, Reads, Relay};
 use super::start_supervisor;
 use super::udp_port_relay::Network;
@@ -66,7 +66,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
     let sessions = super::sessions();
     let network = Network::open();
     // The opener keeps its rights.
-    let opener = device_opener::start();
+    let opener = privileged_device_opener::start();
     let keeping = Keeping::begin(in_place);
     start_supervisor::be_ended_as_others();
     if let Err(error) = &opener {
@@ -304,7 +304,7 @@ impl Agent {
         if self.told.as_ref() == Some(&list) {
             return;
         }
-        let message = address_message::message(&list);
+        let message = guest_address_message::message(&list);
         self.relay.say(FrameKind::Addresses, 0, written(0, &message.into()));
         self.told = Some(list);
     }

@@ -2,7 +2,7 @@
 
 use crate::operator_connection::Operator;
 use crate::stdout;
-use crate::table::Table;
+use crate::text_table::Table;
 use anyhow::Context;
 use omniverb_session::tc_units::show_size;
 use serde_json::Value;

@@ -3,13 +3,11 @@
 //! This file has the commands; the window, QEMU's options, the supervisor with its hotplug, and the
 //! two ends of the port are in files beside it.
 
-mod address_message;
 mod agent;
 mod agent_shared_memory;
 mod create_guest_memory_file;
-mod device_opener;
-mod emulated_processors;
 mod engine_wakes;
+mod guest_address_message;
 mod guest_window_discovery;
 mod list_machines;
 mod machine_folder;
@@ -19,11 +17,13 @@ mod page_pinner;
 mod pair_window_wakes;
 mod pair_windows;
 mod pin_requests;
+mod privileged_device_opener;
 mod proxy;
+mod proxy_restart_delay;
+mod qemu_atomics_check;
 mod qemu_monitor;
 mod qemu_options;
 mod relay;
-mod restart_delay;
 mod start_supervisor;
 mod supervisor;
 mod udp_port_relay;
@@ -35,9 +35,9 @@ mod window_mode;
 mod window_slots;
 
 pub(crate) use agent::agent;
-pub(crate) use emulated_processors::is_emulated_alone;
 pub(crate) use list_machines::list;
 pub(crate) use page_pinner::serve as pin;
+pub(crate) use qemu_atomics_check::is_emulated_alone;
 
 use crate::operator_connection::Operator;
 use crate::{stdout, vnic};
@@ -123,7 +123,7 @@ pub(crate) fn run(
         wanted.memory = Some(create_guest_memory_file::bytes(arguments, all_bytes(wanted))?);
     }
     let memory = qemu_options::memory(arguments, all_bytes(wanted))?;
-    let room = Room { memory, processors: emulated_processors::room(arguments)? };
+    let room = Room { memory, processors: qemu_atomics_check::room(arguments)? };
     let kept = start_supervisor::start(text, wanted, None)?;
     let mut windows = Vec::new();
     for (index, file) in std::iter::once(&kept.window).chain(&kept.pairs).enumerate() {
@@ -255,9 +255,9 @@ pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The main function of a process that is started so: see [`device_opener`].
+/// The main function of a process that is started so: see [`privileged_device_opener`].
 pub(crate) fn open() -> anyhow::Result<ExitCode> {
-    device_opener::serve()
+    privileged_device_opener::serve()
 }
 
 /// Becomes a process that has nothing but its input and its output.

@@ -15,7 +15,7 @@ use super::machine_folder::{MachineFolder, User};
 use super::machine_window::Window;
 use super::pair_windows::{Pair, Pairs, ledger};
 use super::proxy::ProxyEnd;
-use super::restart_delay::{End, Pause};
+use super::proxy_restart_delay::{End, Pause};
 use super::start_supervisor::{KEEP, MachineRequest, WORDS, own_program};
 use super::window_hotplug::{self, Later};
 use super::window_mapper_process::{Mapped, Starter};

@@ -1,7 +1,7 @@
 //! Writes the agent's first message on the port: its presence and its windows.
 
 use super::Agent;
-use crate::vm::{device_opener, own_boot_id};
+use crate::vm::{own_boot_id, privileged_device_opener};
 use omniverb_session::agent_first_messages::AgentBegin;
 use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::random;
@@ -53,7 +53,7 @@ impl Agent {
     /// A device was plugged in.
     pub(super) fn device(&mut self) {
         let Some((devices, opener)) = &mut self.opener else { return };
-        match device_opener::take(devices) {
+        match privileged_device_opener::take(devices) {
             Ok(Some(device)) => {
                 if self.sharing.add(device) {
                     self.tell_pairs();

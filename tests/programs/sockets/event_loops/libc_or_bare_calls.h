@@ -1,5 +1,5 @@
-// Calls of loops.c: those of libc, and (BARE) system calls of the program's own as Rust's rustix,
-// Zig and Go make them, which no preloaded library sees.
+// Calls of event_loops.c: those of libc, and (BARE) system calls of the program's own as Rust's
+// rustix, Zig and Go make them, which no preloaded library sees.
 #pragma once
 #include <errno.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// The loop of loops.c whose accepts, receives and sends are entries of an io_uring.
+// The loop of event_loops.c whose accepts, receives and sends are entries of an io_uring.
 #pragma once
 
 enum { ACCEPT, RECEIVE, SEND };

@@ -10,7 +10,7 @@ use etcd_client::{
     TxnOpResponse,
 };
 use omniverb_agent_arguments::EtcdOptions;
-use omniverb_cluster::announcements::host_of;
+use omniverb_cluster::address_announcements::host_of;
 use omniverb_cluster::etcd_key_layout::{Key, addresses};
 use omniverb_cluster::etcd_value::parse;
 use omniverb_cluster::object_name::Fields;

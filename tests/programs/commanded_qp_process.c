@@ -1,5 +1,5 @@
-/* See far_process.h. */
-#include "far_process.h"
+/* See commanded_qp_process.h. */
+#include "commanded_qp_process.h"
 
 void manner_connect(struct device *d, struct ibv_qp *qp, struct address peer, struct manner m)
 {

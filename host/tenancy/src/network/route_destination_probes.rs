@@ -13,7 +13,7 @@
 //! its number, which the network has brought it. Links that rest on an answer have the network
 //! asked again as long as they live (`reachability_probes.rs`).
 
-use super::neighbour_cache::{Answer, Question, Waiter};
+use super::route_destination_cache::{Answer, Question, Waiter};
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::context::Context;

@@ -3,7 +3,7 @@
 
 use crate::operator_connection::Operator;
 use crate::stdout;
-use crate::table::Table;
+use crate::text_table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
     AdoptionValue, ControlOptions, DatapathValue, EncryptionValue, ModeValue, OperationRate,

@@ -1,4 +1,5 @@
-// An io_uring of loops.c, by system calls through libc's `syscall` as liburing and libuv make them.
+// An io_uring of event_loops.c, by system calls through libc's `syscall` as liburing and libuv make
+// them.
 #pragma once
 #include <linux/io_uring.h>
 #include <stdint.h>

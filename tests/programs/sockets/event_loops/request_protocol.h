@@ -1,5 +1,5 @@
-// Requests and answers of loops.c: a length of four bytes and so many bytes, which come back in
-// upper case.
+// Requests and answers of event_loops.c: a length of four bytes and so many bytes, which come back
+// in upper case.
 #pragma once
 #include <arpa/inet.h>
 #include <ctype.h>

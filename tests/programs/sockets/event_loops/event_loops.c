@@ -14,8 +14,8 @@
 // many bytes, which come back in upper case. `ask` prints what it found: nothing in it depends on
 // time.
 #define _GNU_SOURCE
-#include "calls.h"
-#include "requests.h"
+#include "libc_or_bare_calls.h"
+#include "request_protocol.h"
 #include "io_uring.h"
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -273,7 +273,7 @@ static int listener(int flags)
     return fd;
 }
 
-#include "completions.h"
+#include "io_uring_loop.h"
 
 // ---- servers and clients ----
 
