@@ -147,6 +147,7 @@ def _datagram_cases(setting):
     return [*(Case(f"{setting}.rsocket.{name}", pongs(*options), 120)
               for name, options in PONGS.items()),
             Case(f"{setting}.rsocket.datagrams", datagrams, 120),
+            Case(f"{setting}.rsocket.names", _names, 90),
             Case(f"{setting}.rsocket.sets", _sets, 90)]
 
 
@@ -221,6 +222,12 @@ def _forks(pair):
         _prints(server, "child 0", "rsend 4", "rclose 0")
         _prints(client, "rsend 5", "rrecv 4", "rrecv 0")
     rdma_cm.quiet(pair)
+
+
+def _names(pair):
+    """The address of a socket, for a caller that only asks which family it has."""
+    with _sides(pair, "names") as (server,):
+        _prints(server, "rconnect ECONNREFUSED", "rgetsockname 0", "length 16", "rclose 0")
 
 
 def _sets(pair):

@@ -258,6 +258,17 @@ def _changes_while_waited(number, listener, connection, pipe):
     _change(number, _ADD, listener, select.EPOLLIN, 1)
 
 
-_PARTS = {"echoes": echoes, "asks": asks, "receives": receives, "accepts": accepts,
+def names(ip):
+    """A socket that was refused says how long its address is, to a caller without room for it, as
+    librspreload asks before it goes on by TCP."""
+    number = _RDMA.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0)
+    _say("rconnect", _RDMA.rconnect(number, _address(ip), 16))
+    length = ctypes.c_uint(0)
+    _say("rgetsockname", _RDMA.rgetsockname(number, None, ctypes.byref(length)))
+    print("length", length.value)
+    _say("rclose", _RDMA.rclose(number))
+
+
+_PARTS = {"echoes": echoes, "asks": asks, "names": names, "receives": receives, "accepts": accepts,
           "forks": forks, "client": client, "repolls": repolls}
 _PARTS[sys.argv[1]](sys.argv[2])

@@ -40,7 +40,11 @@ pub(crate) unsafe fn number(value: *const c_void, length: socklen_t) -> Result<c
     Ok(unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
-/// Gives the program a value, as much of it as it has room for.
+/// Gives the program a value, as much of it as it has room for. With a length of 0 there need be no
+/// place for it.
+///
+/// # Errors
+/// `EFAULT`: no place for bytes that the length promises, or no length.
 ///
 /// # Safety
 /// `to` has room for `length` bytes.
@@ -49,13 +53,18 @@ pub(crate) unsafe fn give<T>(
     to: *mut c_void,
     length: *mut socklen_t,
 ) -> Result<(), Errno> {
-    if to.is_null() || length.is_null() {
+    if length.is_null() {
         return Err(Errno::EFAULT);
     }
     // SAFETY: the caller's promise.
     unsafe {
         let bytes = size_of::<T>().min(*length as usize);
-        core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to.cast(), bytes);
+        if bytes > 0 {
+            if to.is_null() {
+                return Err(Errno::EFAULT);
+            }
+            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to.cast(), bytes);
+        }
         length.write(bytes as socklen_t);
     }
     Ok(())
@@ -207,5 +216,27 @@ impl Inner {
         };
         // SAFETY: the caller's promise.
         unsafe { give(number, to, length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_without_room_is_told_and_a_caller_without_a_length_is_refused() {
+        let mut length: socklen_t = 0;
+        // librspreload asks so, to learn which family a socket has.
+        // SAFETY: there is room for no byte, and the length says so.
+        let asked = unsafe { give(7_u64, core::ptr::null_mut(), &raw mut length) };
+        assert_eq!((asked, length), (Ok(()), 0));
+        length = 4;
+        // SAFETY: nothing is written where there is no room.
+        let refused = unsafe { give(7_u64, core::ptr::null_mut(), &raw mut length) };
+        assert_eq!(refused, Err(Errno::EFAULT));
+        let mut room = 0_u32;
+        // SAFETY: what has no length is refused before anything is written.
+        let refused = unsafe { give(7_u64, (&raw mut room).cast(), core::ptr::null_mut()) };
+        assert_eq!((refused, room), (Err(Errno::EFAULT), 0));
     }
 }
