@@ -52,16 +52,17 @@ pub const REMIND_AFTER: u64 = 1_000_000;
 /// How long a datagram that others wait behind waits for room, and a datagram or UC message of a
 /// network for a receive, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
-/// How long a message of a direct link that holds up only its receiver waits before it is dropped,
-/// in nanoseconds: a datagram or UC message for a receive or for room, a UC message for a peer that
-/// is still to open. On a busy machine the receiver may have no processor for that long.
+/// How long a message of a direct link that holds up only its receiver waits for a receive or for
+/// room before it is dropped, in nanoseconds. On a busy machine the receiver may have no processor
+/// for that long.
 pub const RECEIVER_AWAY: u64 = 1_000_000_000;
 /// How long an RC message on a direct link waits for a receive at least, in nanoseconds, whatever
 /// the RNR retries allow: as long as an unreliable one.
 pub const RECEIVER_LATE: u64 = RECEIVER_AWAY;
-/// How long a request waits at least for a link and for the peer to attach, in nanoseconds: the
-/// daemon may have to find out that no other daemon is at the peer's address, which takes 300 ms,
-/// and on a busy machine it, and the peer, have to get a processor first.
+/// How long a request waits at least for a link and for the peer, or the engine, to attach, in
+/// nanoseconds: the daemon may have to find out that no other daemon is at the peer's address,
+/// which takes 300 ms, and on a busy machine it, and the peer, have to get a processor first. Of UC
+/// messages one waits so long in vain.
 pub const LINK_WAIT: u64 = 2_000_000_000;
 /// So many short WRITEs in a row may go through the ring before the next waits for it to drain.
 pub const DETOURS_MAX: u32 = 16;

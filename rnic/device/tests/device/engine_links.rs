@@ -10,6 +10,7 @@ use crate::two_device_fixture::{
 };
 use crate::work_request_helpers::{Work, part, whole};
 use omniverb_device::FarEnd;
+use omniverb_device::limits::{LINK_WAIT, UNRELIABLE_WAIT};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, GlobalRoute, QpAttributes, QpMask, Wc, send_flags, status};
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
@@ -373,6 +374,34 @@ fn unreliable_messages_complete_when_they_have_left() {
         completed += outcomes(&qp.send_cq).len();
     }
     assert_eq!(completed, 17);
+}
+
+/// The daemon tells the program and the packet thread of a link at the same time, and the packet
+/// thread may be the later one to get a processor. Nothing sends a lost message again.
+#[test]
+fn unreliable_messages_wait_for_a_late_engine() {
+    for late in [UNRELIABLE_WAIT, LINK_WAIT - 1, LINK_WAIT] {
+        let pair = Pair::new();
+        let options = options(Service::Uc);
+        let qp = pair.sides[0].qp(&options);
+        to_init(&qp, &options);
+        to_rts(&qp, &options);
+        let mut far = engine_far_end::attach(&pair, 0, &qp, PEER, RINGS);
+        post(&qp, &Work::send(1));
+        post(&qp, &Work::send(2));
+        pair.settle();
+        pair.wait(late);
+        // One that never comes is waited for with one message only.
+        let lost = if late < LINK_WAIT { vec![] } else { vec![(1, status::SUCCESS)] };
+        assert_eq!(outcomes(&qp.send_cq), lost, "after {late} ns");
+        far.publish_no_credits();
+        far.open(0);
+        pair.settle();
+        let left = 2 - lost.len();
+        assert_eq!(drain(&mut far).len(), left);
+        pair.settle();
+        assert_eq!(outcomes(&qp.send_cq).len(), left);
+    }
 }
 
 /// It may be in the middle of a copy when the queue pair is destroyed: then that is so until it has

@@ -92,7 +92,9 @@ impl OldestWait<'_> {
             WaitReason::Peer if self.links.is_empty() => {
                 Some((self.waiting.search(now) + LINK_WAIT).max(now + UNRELIABLE_WAIT))
             }
-            WaitReason::Room | WaitReason::Peer => Some(now + self.unreliable_wait(qp)),
+            WaitReason::Room => Some(now + self.unreliable_wait(qp, RECEIVER_AWAY)),
+            // Both ends learn of their link through the daemon: it waits as one of RC does.
+            WaitReason::Peer => Some(now + self.unreliable_wait(qp, LINK_WAIT)),
             WaitReason::Link => Some(now + ANSWER_WAIT),
         };
         self.waiting.begin(RequestWait { why, position, done, deadline, retries });
@@ -106,18 +108,18 @@ impl OldestWait<'_> {
 
     /// How long a UC or UD message waits for room, or for a peer that has not opened the link.
     /// Behind a datagram those to other destinations may wait: it is looked at again. UC has one
-    /// peer, which may be kept from running: it is waited for longer, but with one message only
-    /// until it takes something.
-    fn unreliable_wait(&mut self, qp: &Qp) -> u64 {
+    /// peer, here or in the engine, which may be kept from running: it is waited for longer,
+    /// `away`, but with one message only until it takes something.
+    fn unreliable_wait(&mut self, qp: &Qp, away: u64) -> u64 {
         let Some(link) = self.links.first_mut().filter(|_| qp.service == Service::Uc) else {
             return UNRELIABLE_WAIT;
         };
         let consumed = link.endpoint.requests_consumed().ok();
-        let is_gone = link.peer.is_beyond_engine() || link.endpoint.peer_has_closed();
+        let is_gone = link.endpoint.peer_has_closed();
         if is_gone || consumed.is_none() || self.waiting.gave_up_at() == consumed {
             return UNRELIABLE_WAIT;
         }
-        RECEIVER_AWAY
+        away
     }
 
     /// A peer that closed, or has died, is silent for as long as the retries last, unless the
