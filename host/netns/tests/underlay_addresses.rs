@@ -7,9 +7,11 @@ use omniverb_sys::netns::Namespace;
 use omniverb_sys::{pidfd, seqpacket};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -60,6 +62,67 @@ impl TestNamespace {
             assert!(begun.elapsed() < LIMIT, "{address}: {}", self.ip("address show"));
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Begins to note what happens to addresses here.
+    fn changes(&self) -> AddressChanges {
+        let net = format!("--net=/proc/{}/ns/net", self.holder.id());
+        let mut command = Command::new("nsenter");
+        command.args([&net, "ip", "-o", "monitor", "address"]).stdout(Stdio::piped());
+        let mut program = command.spawn().unwrap();
+        let output = BufReader::new(program.stdout.take().unwrap());
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        });
+        let mut changes = AddressChanges { program, receiver, removed: Vec::new() };
+        // It listens once it has told of one.
+        let begun = Instant::now();
+        while changes.next(Duration::from_millis(50)).is_none() {
+            assert!(begun.elapsed() < LIMIT);
+            self.ip("address add 192.0.2.80/32 dev under");
+            self.ip("address delete 192.0.2.80/32 dev under");
+        }
+        changes
+    }
+}
+
+/// What `ip monitor` says of the addresses of a namespace.
+struct AddressChanges {
+    program: Child,
+    receiver: mpsc::Receiver<String>,
+    /// Addresses that were removed, as far as that was taken in.
+    removed: Vec<String>,
+}
+
+impl AddressChanges {
+    /// The next one, if there is one within this time: whether an address is there now, and which.
+    fn next(&mut self, limit: Duration) -> Option<(bool, String)> {
+        let line = self.receiver.recv_timeout(limit).ok()?;
+        let is_there = !line.starts_with("Deleted ");
+        let (_, behind) = line.split_once(" inet ").unwrap_or_default();
+        let (address, _) = behind.split_once('/').unwrap_or_default();
+        if !is_there {
+            self.removed.push(address.to_owned());
+        }
+        Some((is_there, address.to_owned()))
+    }
+
+    /// Waits until an address comes or goes.
+    fn wait_for(&mut self, address: &str, is_there: bool) {
+        while let Some((now, which)) = self.next(LIMIT) {
+            if (now, which.as_str()) == (is_there, address) {
+                return;
+            }
+        }
+        panic!("{address} did not change; removed: {:?}", self.removed);
+    }
+}
+
+impl Drop for AddressChanges {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
     }
 }
 
@@ -157,6 +220,7 @@ fn another_helper_takes_over_what_is_marked_and_no_more() {
     }
     let place = TestNamespace::new();
     place.ip("address add 192.0.2.70/32 dev under");
+    let mut changes = place.changes();
     let (first, home) = (Helper::new(), ("192.0.2.50", "192.0.2.1"));
     first.want(&place, &[home, ("192.0.2.51", "192.0.2.1"), ("192.0.2.70", "192.0.2.1")]);
     // As if the first had been killed: both are there.
@@ -166,12 +230,11 @@ fn another_helper_takes_over_what_is_marked_and_no_more() {
     if found.iter().any(|address| address.is_marked) {
         // The second removes what it has not wanted for a while: once, since the first, as another
         // daemon would, adds it again.
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(7) {
-            assert!(place.has("192.0.2.50") && place.has("192.0.2.70"));
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        place.wait_for("192.0.2.51", true);
+        changes.wait_for("192.0.2.51", false);
+        changes.wait_for("192.0.2.51", true);
+        assert!(place.has("192.0.2.50") && place.has("192.0.2.70"));
+        let is_kept = |address: &String| ["192.0.2.50", "192.0.2.70"].contains(&address.as_str());
+        assert!(!changes.removed.iter().any(is_kept), "{:?}", changes.removed);
     }
     first.end();
     place.wait_for("192.0.2.51", false);
