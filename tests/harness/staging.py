@@ -130,6 +130,9 @@ class Stage:
     def __init__(self, with_programs=True, dist=ROOT / "dist"):
         if not (dist / "bin" / "omniverbd").exists():
             raise Failure(f"{dist}/bin/omniverbd is missing: run `make build`")
+        if (dist / ".unfinished").exists():
+            raise Failure(f"{dist} has parts of two builds: `cargo xtask dist` is at work there, "
+                          "or has failed")
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="omniverb-test-"))
         os.chmod(self.path, 0o755)
         self.dist = self.path / "dist"
