@@ -115,6 +115,19 @@ def _nothing_twice(rate, seconds, both):
     return Case(f"limits.nothing_twice {rate}{' both' if both else ''}", run)
 
 
+def _paths(daemon):
+    """Which paths two queue pairs have, once each has a peer: the daemon links them when both have
+    said whom they want."""
+    rows = []
+
+    def all_are_linked():
+        rows[:] = daemon.queue_pairs()
+        return len(rows) == 2 and all(qp["peers"] for qp in rows)
+
+    process.until(all_are_linked, 20, lambda: f"a peer of each: {rows}")
+    return {peer["path"] for qp in rows for peer in qp["peers"]}
+
+
 def _taken_away(limited):
     """Without a limit again, new connections go by no bucket any more: they are direct."""
     for rate, ways in (("20mbit", {"forwarded"}), ("none", {"direct"})):
@@ -122,12 +135,11 @@ def _taken_away(limited):
         for end in ends:
             limited.limit(end, "--rate", rate)
         limited.connect(ends, addresses)
-        rows = limited.host.daemon.queue_pairs()
-        found = {peer["path"] for qp in rows for peer in qp["peers"]}
+        paths = _paths(limited.host.daemon)
+        check(paths == ways, f"{rate}: {paths}")
         for end in ends:
             end.write(1)
         limited.finish(ends)
-        check(found == ways, f"{rate}: {found}")
 
 
 @contextlib.contextmanager
