@@ -128,16 +128,13 @@ def _new_key(scene):
     hosts = scene.hosts
     pair = scene.pairs["blue"]
     with client_server.going_on(pair, "ib_send_bw", "-x", "0", "-s", "1024") as running:
-        def goes_on():
-            before = client_server.moved(*hosts.daemons)
-            process.until(lambda: client_server.moved(*hosts.daemons) > before + 100, 20,
-                          lambda: f"messages\n{running.text(0)}\n{running.text(1)}")
-        goes_on()
+        client_server.moves_on(running, *hosts.daemons)
         for new in ("11" * 16, "22" * 16):
             for number, daemon in enumerate(hosts.daemons, 1):
                 scene.write_key("blue", number, new)
                 daemon.omniverb("tenant", "set", "blue", "--adoption", "trusting")
-            goes_on()
+                # Also with a key that one of them alone has.
+                client_server.moves_on(running, *hosts.daemons)
 
 
 def _groups(scene):

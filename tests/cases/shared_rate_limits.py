@@ -97,9 +97,16 @@ def _more_than(scene, rate, since, before):
     process.until(passed, 30, f"more than {rate} lets pass")
 
 
+def _shows_anew(count):
+    """Waits until what `count` returns is of now. The first change of it may have been under way."""
+    for _ in range(2):
+        before = count()
+        process.until(lambda before=before: count() != before, 20, f"more than {before}")
+
+
 def _calm(scene, rate):
     """After a change to a lower rate, nothing is counted any more that passed before it."""
-    time.sleep(0.5)
+    _shows_anew(scene.sent)
     return _held(scene, rate, 1)
 
 
@@ -199,7 +206,7 @@ def _more_packets(scene, ops, since, before):
 
 def _recount(scene, ops):
     """After a change to a lower limit, nothing is counted any more that passed before it."""
-    time.sleep(0.5)
+    _shows_anew(scene.packets)
     return _counted(scene, ops)
 
 

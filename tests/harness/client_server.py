@@ -154,6 +154,13 @@ def moved(*daemons):
                for daemon in daemons for qp in daemon.queue_pairs())
 
 
+def moves_on(running, *daemons):
+    """Waits until a program that goes on has done some more, from now on."""
+    before = moved(*daemons)
+    process.until(lambda: moved(*daemons) > before + 100, 30,
+                  lambda: f"operations of {running._title()}\n{running._both()}")
+
+
 @contextlib.contextmanager
 def going_on(pair, *argv, before=()):
     """perftest that goes on for longer than what is looked at meanwhile takes, on any machine. Both
