@@ -232,6 +232,7 @@ def _new_key(scene):
     """The tenant's key is replaced, first here, then there, under load."""
     hosts = scene.hosts
     with client_server.going_on(hosts, "ib_send_bw", "-s", "4096") as running:
+        client_server.moves_on(running, *hosts.daemons)
         for new in ("11" * 16, "22" * 16):
             for path, daemon in zip(scene.keys, hosts.daemons):
                 _write(path, new)

@@ -346,7 +346,9 @@ def _programs(hosts):
         stack.callback(process.end, process.start(line, stdout=out, stderr=out))
         process.until(lambda: process.listens(hosts.server.pid, 6379), 10,
                       lambda: process.written(out))
-        for turn in range(_TURNS):
+
+        def light():
+            """How many connections of a benchmark were."""
             report.unlink(missing_ok=True)
             line = hosts.light(hosts.client, "redis-benchmark", "-h", address, "-n", 20000, "-q",
                                "-t", "set,get,incr,lpush,mset", report=report)
@@ -354,9 +356,9 @@ def _programs(hosts):
             check(text.count("requests per second") >= 5, text)
             found = re.findall(r"^light (\d+) bytes [1-9]", report.read_text(), re.MULTILINE)
             print(found, text)
-            if sum(map(int, found)) >= 200:
-                return
-        check(False, "few of the connections were light")
+            return sum(map(int, found))
+        # Those of the first test are TCP's where the gateway is too slow.
+        process.until(lambda: light() >= 200, 100, "two hundred light connections")
 
 
 def _hostile(hosts):

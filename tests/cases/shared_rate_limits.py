@@ -98,7 +98,7 @@ def _more_than(scene, rate, since, before):
 
 
 def _shows_anew(count):
-    """Waits until what `count` returns is of now. The first change of it may have been under way."""
+    """Waits until what `count` returns is of now: a first change may have been under way."""
     for _ in range(2):
         before = count()
         process.until(lambda before=before: count() != before, 20, f"more than {before}")
