@@ -49,12 +49,12 @@ pub const LOOK_LATER: u64 = 1_000_000;
 /// How long completions that a poll of an armed queue has left may wait to be polled until an event
 /// tells of them, in nanoseconds: a program that takes them one by one takes the next sooner.
 pub const REMIND_AFTER: u64 = 1_000_000;
-/// How long a datagram that others wait behind waits for room, and a datagram or UC message of a
-/// network for a receive, in nanoseconds, before it is dropped.
+/// How long a datagram that others wait behind waits for room, and a UC message behind one that
+/// waited in vain, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
-/// How long a message of a direct link that holds up only its receiver waits for a receive or for
-/// room before it is dropped, in nanoseconds. On a busy machine the receiver may have no processor
-/// for that long.
+/// How long a datagram or UC message waits for a receive, and one of a direct link that holds up
+/// only its receiver for room, before it is dropped, in nanoseconds. On a busy machine the receiver
+/// may have no processor for that long. What comes over the network meanwhile the engine keeps.
 pub const RECEIVER_AWAY: u64 = 1_000_000_000;
 /// How long an RC message on a direct link waits for a receive at least, in nanoseconds, whatever
 /// the RNR retries allow: as long as an unreliable one.

@@ -186,16 +186,7 @@ impl LinkEnd {
 
     /// Until when it does, in nanoseconds of the host's clock; for UC and UD.
     pub(super) fn starves_until(&self) -> Option<u64> {
-        self.starved.map(|since| since + self.patience())
-    }
-
-    /// How long a UC or UD message that came over it waits for a receive. On a direct link only its
-    /// own sender waits behind it, if at all; the engine has other work.
-    pub(super) fn patience(&self) -> u64 {
-        match self.peer.is_beyond_engine() {
-            true => limits::UNRELIABLE_WAIT,
-            false => limits::RECEIVER_AWAY,
-        }
+        self.starved.map(|since| since + limits::RECEIVER_AWAY)
     }
 
     /// The request at the head waits for a receive, now or for longer; since when.

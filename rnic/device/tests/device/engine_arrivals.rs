@@ -7,6 +7,7 @@ use crate::two_device_fixture::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state,
 };
 use crate::work_request_helpers::{Work, part, remote, whole};
+use omniverb_device::limits::RECEIVER_AWAY;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Srq, Wc, status, wc_flags, wc_opcode};
 use omniverb_link::Credit;
@@ -234,6 +235,22 @@ fn a_missing_receive_is_reported() {
     receive(&qp, 1, &[]);
     assert_eq!(outcomes(&qp.recv_cq), [(1, status::SUCCESS)]);
     assert_eq!(far.peer_lacks_receive(), Ok(false));
+}
+
+/// Nothing sends them again, and a receiver may have no processor for a while.
+#[test]
+fn unreliable_messages_from_the_network_wait_for_a_late_receive() {
+    for late in [RECEIVER_AWAY - 1, RECEIVER_AWAY] {
+        let pair = Pair::new();
+        let (qp, mut far) = ready(&pair, &options(Service::Uc));
+        deliver(&mut far, &Request::Send { flags: WHOLE, immediate: 0 }, &[]);
+        pair.settle();
+        pair.wait(late);
+        receive(&qp, 5, &[]);
+        pair.settle();
+        let arrived = if late < RECEIVER_AWAY { vec![(5, status::SUCCESS)] } else { vec![] };
+        assert_eq!(outcomes(&qp.recv_cq), arrived, "after {late} ns");
+    }
 }
 
 /// The daemon dies, and its engine with it.

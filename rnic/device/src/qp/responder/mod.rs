@@ -24,6 +24,7 @@ pub(super) use outcome::Outcome;
 pub(super) use receive_queue::{PlainMessages, Receives};
 
 use crate::cq::Entry;
+use crate::limits::RECEIVER_AWAY;
 use crate::platform::AsyncEvent;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
@@ -219,7 +220,7 @@ impl Inner {
         }
         let now = qp.shared.host.now();
         let since = link.starve(now);
-        if now.saturating_sub(since) >= self.links[index].patience() {
+        if now.saturating_sub(since) >= RECEIVER_AWAY {
             return match qp.service {
                 Service::Ud => Outcome::Passed,
                 _ => self.links[index].skip(flags),
