@@ -77,19 +77,6 @@ pub struct Attach {
     pub refused: Operations,
 }
 
-/// Features of an engine: bits of its answer to a handshake. Zero is plain RoCE v2.
-pub mod feature {
-    /// It is an Omniverb, which answers handshakes.
-    pub const OMNIVERB: u32 = 1;
-    /// It takes WRITEs every packet of which names what is left, and answers to READs every packet
-    /// of which has a syndrome.
-    pub const NAME_ALL: u32 = 2;
-    /// It understands delay notices ([`omniverb_wire::write_delay`]).
-    pub const DELAYS: u32 = 4;
-    /// All that this one can.
-    pub const ALL: u32 = OMNIVERB | NAME_ALL | DELAYS;
-}
-
 /// How packets of a vNIC are encrypted.
 #[derive(Clone, Debug)]
 pub struct Encryption {

@@ -10,7 +10,9 @@
 //! Answers to READs cannot be dropped any more: they have a total of their own, and a request for
 //! more is refused, as the rings of the link are there in any case.
 
-use crate::memory_accounts::{Room, WeakRoom};
+use omniverb_datapath::Allowance;
+use omniverb_datapath::allowance::{VNIC_ANSWERS_BYTES, VNIC_BYTES};
+use omniverb_datapath::memory_accounts::{Room, WeakRoom};
 use omniverb_sys::{EventFd, lock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,13 +23,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) const HOST_BYTES: usize = 256 << 20;
 /// Budget: bytes that the vNICs of one holder keep, as a share of the host's.
 const HOLDER_SHARE: usize = 2;
-/// Budget: bytes that one vNIC keeps: backlogs, early packets, delayed packets, READ data whose
-/// turn has not come. A burst of a fast network for some tens of milliseconds.
-const VNIC_BYTES: usize = 64 << 20;
 /// Budget: bytes of answers that all vNICs together keep, as a share of [`HOST_BYTES`] beside it.
 const ANSWERS_SHARE: usize = 4;
-/// Budget: bytes of answers to READs that one vNIC keeps for applications that do not take them.
-const VNIC_ANSWERS_BYTES: usize = 16 << 20;
 /// A vNIC takes so much at a time of its holder's and the host's room, which other threads use.
 const STEP: usize = 32 << 10;
 /// A holder is made to yield this often at most, in nanoseconds: finding kept memory takes a
@@ -64,21 +61,6 @@ struct Shared {
 struct Holders {
     rooms: HashMap<HolderPath, (WeakRoom, WeakRoom)>,
     vnics: Vec<(HolderPath, WeakRoom)>,
-}
-
-/// The rooms of one vNIC. Copies are the same.
-#[derive(Clone)]
-pub(crate) struct Allowance {
-    /// For what can be dropped.
-    pub(crate) kept: Room,
-    /// For answers to READs, which cannot.
-    pub(crate) answers: Room,
-}
-
-impl Default for Allowance {
-    fn default() -> Allowance {
-        Store::new(HOST_BYTES).vnic(&Arc::default())
-    }
 }
 
 impl Store {
@@ -226,7 +208,7 @@ fn heaviest(all: &[(HolderPath, Room)]) -> Option<&Room> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory_accounts::Part;
+    use omniverb_datapath::memory_accounts::Part;
 
     fn holder(path: &str) -> HolderPath {
         path.split('/').map(Box::from).collect()

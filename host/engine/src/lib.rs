@@ -4,12 +4,10 @@
 //! network namespace, commands of the control plane. Out: the same in the other direction, paced.
 //! The protocol is `omniverb_transport`'s; here are the threads, sockets and queues around it.
 //!
-//! A packet's way out: [`worker`] finds a link with news, [`queue_pair::connected_qp`] turns its
-//! records into requests ([`queue_pair::outgoing_requests`]), the transport makes packets of them,
-//! [`network::packet_train`] gathers and seals them, [`network::roce_port`] sends. The way in:
-//! `port` receives, `worker` finds the QP, `connected` hands the packet to the transport, and
-//! [`queue_pair::application`] writes what comes out into the link
-//! ([`queue_pair::incoming_messages`]), or to its place ([`pages`]).
+//! A packet's way out: [`worker`] finds a link with news, `omniverb_datapath` turns its records
+//! into packets and gathers them, [`network::roce_port`] sends. The way in: `port` receives,
+//! `worker` finds the QP, and `omniverb_datapath` hands the packet to the transport and what comes
+//! out to the link, or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
 mod command;
@@ -17,26 +15,24 @@ mod engine_handle;
 mod event_outbox;
 mod event_queues;
 mod kept_memory_limits;
-mod memory_accounts;
 mod network;
 mod pacing;
 mod pages;
-mod queue_pair;
 pub mod recorder;
-mod request_records;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod worker;
 
 pub use command::{
     Attach, Command, Encryption, Event, Grant, LimitGroup, LimitUnit, Memory, Pages, PerUnit,
-    QpCounters, Recipient, Row, feature,
+    QpCounters, Recipient, Row,
 };
 pub use engine_handle::{Engine, Settings};
 pub use kept_memory_limits::HolderPath;
 pub use network::handshake_datagram;
 pub use network::network_places::NetworkPlaces;
 pub use network::underlay_relay::{Seat, UnderlayRelay};
+pub use omniverb_datapath::feature;
 pub use omniverb_link::page_grant_pacing::Denial;
 pub use omniverb_pacer::{Limit, SharedLimiter};
 pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};

@@ -3,8 +3,8 @@
 //! Any host may send such packets. Where there is no room for one more, the sender with most loses
 //! its oldest: a flooding sender pushes out its own.
 
-use crate::kept_memory_limits::Allowance;
-use crate::memory_accounts::{Part, Room};
+use omniverb_datapath::Allowance;
+use omniverb_datapath::memory_accounts::{Part, Room};
 use omniverb_terms::{Gid, Qpn};
 use omniverb_transport::Ecn;
 use std::cmp::Reverse;

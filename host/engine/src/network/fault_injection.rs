@@ -4,9 +4,9 @@
 //! where datagrams come in, behind the kernel's merging of them, so each meets its own fate; and
 //! before the ICRC is checked, so damage is found by what finds it on a real network.
 
-use crate::kept_memory_limits::Allowance;
-use crate::memory_accounts::Part;
 use crate::network::roce_port::Arrival;
+use omniverb_datapath::Allowance;
+use omniverb_datapath::memory_accounts::Part;
 use omniverb_transport::Ecn;
 use omniverb_transport::fault_injection::{DatagramInFlight, FaultCounts, Faults, FaultyLine};
 use omniverb_wire::{DATAGRAM_MAX, IcrcVerdict, Identification};
@@ -88,8 +88,8 @@ impl BadLine {
 #[cfg(test)]
 mod tests {
     use super::{BYTES_MAX, BadLine};
-    use crate::kept_memory_limits::Allowance;
     use crate::network::roce_port::Arrival;
+    use omniverb_datapath::Allowance;
     use omniverb_transport::Ecn;
     use omniverb_transport::fault_injection::Faults;
     use omniverb_wire::{DATAGRAM_MAX, Fragments, IcrcFlow, IcrcVerdict, Identification};

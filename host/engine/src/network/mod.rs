@@ -7,8 +7,6 @@ mod group_copy;
 pub mod handshake_datagram;
 pub(crate) mod local_forwarding;
 pub(crate) mod network_places;
-pub(crate) mod packet_train;
 pub(crate) mod pending_probes;
 pub(crate) mod roce_port;
-pub(crate) mod train_numbering;
 pub(crate) mod underlay_relay;

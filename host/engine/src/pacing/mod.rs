@@ -4,6 +4,4 @@
 
 pub(crate) mod fair_schedule;
 pub(crate) mod multicast_copy_budget;
-pub(crate) mod sender_throttle;
 pub(crate) mod shared_budget;
-pub(crate) mod unreliable_message_window;

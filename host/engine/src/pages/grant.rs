@@ -10,10 +10,6 @@ use omniverb_sys::mapped_window::residency;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 
-/// `IBV_ACCESS_REMOTE_WRITE`.
-pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
-/// `IBV_ACCESS_REMOTE_READ`.
-pub(crate) const REMOTE_READ: u32 = 1 << 2;
 const PAGE_BYTES: usize = 4096;
 /// Pages that the kernel is asked about at a time.
 const PAGES_AT_ONCE: usize = 32;

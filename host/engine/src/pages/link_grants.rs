@@ -7,7 +7,10 @@
 //! vNIC, and only pages that are in memory are touched.
 
 use crate::command::Row;
-use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
+use crate::pages::grant::Grant;
+use omniverb_datapath::pages::mapped_pages::{MappedPages, REMOTE_READ, REMOTE_WRITE, Target};
+use omniverb_datapath::queue_pair::application::Application;
+use omniverb_datapath::queue_pair::connected_qp;
 use omniverb_link::Endpoint;
 use omniverb_link::page_grant_pacing::{Advice, Denial, KeyMoves};
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -18,12 +21,13 @@ use std::ops::Range;
 /// Keys that one link may ask for until something is revoked; as many as a peer on this host.
 const KEYS_PER_LINK: usize = 64;
 
-/// The bytes that a peer wants to reach.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) key: Rkey,
-    pub(crate) address: u64,
-    pub(crate) length: u64,
+/// A queue pair whose application's pages are mapped here.
+pub(crate) type Connected = connected_qp::Connected<Grants>;
+
+/// The control plane granted pages of a queue pair's application; `epoch`: see [`crate::Grant`].
+pub(crate) fn insert(application: &mut Application<Grants>, grant: Grant, epoch: u32) {
+    let (grants, endpoint) = application.pages();
+    grants.insert(endpoint, grant, epoch);
 }
 
 /// Bytes of a region from an address on; `u64::MAX`: to its end.
@@ -60,24 +64,6 @@ pub(crate) struct Grants {
 const LOOK_BYTES: u64 = 1024;
 
 impl Grants {
-    /// Whether a whole message can be executed here. Missing pages are requested, seldom.
-    pub(crate) fn reach(&mut self, endpoint: &Endpoint, target: Target, access: u32) -> bool {
-        self.follow(endpoint.peer_epoch());
-        let Target { key, address, length } = target;
-        if let Some(asked) = self.asked.iter_mut().find(|asked| asked.key == key) {
-            asked.for_whom = ForWhom::Peer;
-        }
-        match self.missing(key, (address, length)) {
-            None => self.list.iter().all(|grant| grant.key() != key || grant.allows(access)),
-            Some(part) => {
-                if self.is_whole(target) {
-                    self.ask(key, part, (length, ForWhom::Peer));
-                }
-                false
-            }
-        }
-    }
-
     /// Whether all of it is in whole pages of its region, as far as that is known.
     fn is_whole(&self, target: Target) -> bool {
         let known = self.list.iter().find(|grant| grant.key() == target.key);
@@ -100,23 +86,6 @@ impl Grants {
             (at, left) = (at + step, left - step);
         }
         None
-    }
-
-    /// Whether the application's own region is mapped, all of it, for it to send from. Missing
-    /// pages are requested, seldom.
-    pub(crate) fn has(&mut self, endpoint: &Endpoint, key: Rkey) -> bool {
-        self.follow(endpoint.peer_epoch());
-        let region = self.list.iter().find(|grant| grant.key() == key).map(Grant::region);
-        let part = match region {
-            Some(region) => {
-                let all = (region.start, region.end.saturating_sub(region.start));
-                let Some((at, _)) = self.missing(key, all) else { return true };
-                (at, u64::MAX)
-            }
-            None => (0, u64::MAX),
-        };
-        self.ask(key, part, (LOOK_BYTES, ForWhom::Owner));
-        false
     }
 
     /// Whether only the application itself wants this one to be mapped.
@@ -158,73 +127,6 @@ impl Grants {
         self.list.iter_mut().filter(|grant| grant.key() == target.key).find_map(|grant| {
             let offset = grant.offset_of(target.address, target.length)?;
             grant.allows(access).then_some((grant, offset))
-        })
-    }
-
-    /// Writes the part of a message that `stands` there in it, `offset` bytes behind its beginning;
-    /// its last bytes, if they are the message's, become visible last. False: it has to take the
-    /// other way, and nothing that counts was written.
-    pub(crate) fn write(
-        &mut self,
-        endpoint: &Endpoint,
-        (target, offset): (Target, u64),
-        data: &[u8],
-        stands: PacketPosition,
-        now: u64,
-    ) -> bool {
-        self.access(endpoint, (target, offset), REMOTE_WRITE, data.len(), now, |window, at| {
-            UserMemory::lend(data, |memory| match stands.ends() {
-                true => window.fill_last_byte_last(at, memory),
-                false => window.fill(at, memory),
-            });
-        })
-    }
-
-    /// Writes a run, likewise; the message goes on behind it.
-    pub(crate) fn write_run(
-        &mut self,
-        endpoint: &Endpoint,
-        place: (Target, u64),
-        run: &WriteRun<'_>,
-        now: u64,
-    ) -> bool {
-        self.access(endpoint, place, REMOTE_WRITE, run.bytes(), now, |window, mut at| {
-            for payload in run.payloads() {
-                UserMemory::lend(payload, |memory| window.fill(at, memory));
-                at += payload.len();
-            }
-        })
-    }
-
-    /// Reads, likewise. False: what is in `bytes` now does not count.
-    pub(crate) fn read(
-        &mut self,
-        endpoint: &Endpoint,
-        (target, offset): (Target, u64),
-        bytes: &mut [u8],
-        now: u64,
-    ) -> bool {
-        self.access(endpoint, (target, offset), REMOTE_READ, bytes.len(), now, |window, at| {
-            UserMemory::lend_mut(bytes, |memory| window.drain(at, memory));
-        })
-    }
-
-    /// Reads what the application sends from its own region, `bytes` in all, into pieces that
-    /// follow each other. False: what is in them does not count.
-    pub(crate) fn gather<'a>(
-        &mut self,
-        endpoint: &Endpoint,
-        place: (Target, u64),
-        pieces: impl Iterator<Item = &'a mut [u8]>,
-        bytes: usize,
-        now: u64,
-    ) -> bool {
-        self.access(endpoint, place, 0, bytes, now, |window, mut at| {
-            for piece in pieces {
-                let length = piece.len();
-                UserMemory::lend_mut(piece, |memory| window.drain(at, memory));
-                at += length;
-            }
         })
     }
 
@@ -295,6 +197,110 @@ impl Grants {
         let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
         self.list.retain(|other| other.key() != key || apart(&other.range()));
         self.list.push(grant);
+    }
+}
+
+impl MappedPages for Grants {
+    /// Whether a whole message can be executed here. Missing pages are requested, seldom.
+    fn reach(&mut self, endpoint: &Endpoint, target: Target, access: u32) -> bool {
+        self.follow(endpoint.peer_epoch());
+        let Target { key, address, length } = target;
+        if let Some(asked) = self.asked.iter_mut().find(|asked| asked.key == key) {
+            asked.for_whom = ForWhom::Peer;
+        }
+        match self.missing(key, (address, length)) {
+            None => self.list.iter().all(|grant| grant.key() != key || grant.allows(access)),
+            Some(part) => {
+                if self.is_whole(target) {
+                    self.ask(key, part, (length, ForWhom::Peer));
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether the application's own region is mapped, all of it, for it to send from. Missing
+    /// pages are requested, seldom.
+    fn has(&mut self, endpoint: &Endpoint, key: Rkey) -> bool {
+        self.follow(endpoint.peer_epoch());
+        let region = self.list.iter().find(|grant| grant.key() == key).map(Grant::region);
+        let part = match region {
+            Some(region) => {
+                let all = (region.start, region.end.saturating_sub(region.start));
+                let Some((at, _)) = self.missing(key, all) else { return true };
+                (at, u64::MAX)
+            }
+            None => (0, u64::MAX),
+        };
+        self.ask(key, part, (LOOK_BYTES, ForWhom::Owner));
+        false
+    }
+
+    /// Writes the part of a message that `stands` there in it, `offset` bytes behind its beginning;
+    /// its last bytes, if they are the message's, become visible last. False: it has to take the
+    /// other way, and nothing that counts was written.
+    fn write(
+        &mut self,
+        endpoint: &Endpoint,
+        (target, offset): (Target, u64),
+        data: &[u8],
+        stands: PacketPosition,
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, (target, offset), REMOTE_WRITE, data.len(), now, |window, at| {
+            UserMemory::lend(data, |memory| match stands.ends() {
+                true => window.fill_last_byte_last(at, memory),
+                false => window.fill(at, memory),
+            });
+        })
+    }
+
+    /// Writes a run, likewise; the message goes on behind it.
+    fn write_run(
+        &mut self,
+        endpoint: &Endpoint,
+        place: (Target, u64),
+        run: &WriteRun<'_>,
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, place, REMOTE_WRITE, run.bytes(), now, |window, mut at| {
+            for payload in run.payloads() {
+                UserMemory::lend(payload, |memory| window.fill(at, memory));
+                at += payload.len();
+            }
+        })
+    }
+
+    /// Reads, likewise. False: what is in `bytes` now does not count.
+    fn read(
+        &mut self,
+        endpoint: &Endpoint,
+        (target, offset): (Target, u64),
+        bytes: &mut [u8],
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, (target, offset), REMOTE_READ, bytes.len(), now, |window, at| {
+            UserMemory::lend_mut(bytes, |memory| window.drain(at, memory));
+        })
+    }
+
+    /// Reads what the application sends from its own region, `bytes` in all, into pieces that
+    /// follow each other. False: what is in them does not count.
+    fn gather<'a>(
+        &mut self,
+        endpoint: &Endpoint,
+        place: (Target, u64),
+        pieces: impl Iterator<Item = &'a mut [u8]>,
+        bytes: usize,
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, place, 0, bytes, now, |window, mut at| {
+            for piece in pieces {
+                let length = piece.len();
+                UserMemory::lend_mut(piece, |memory| window.drain(at, memory));
+                at += length;
+            }
+        })
     }
 }
 

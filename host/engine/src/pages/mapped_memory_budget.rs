@@ -1,6 +1,6 @@
 //! Bounds how much of tenants' memory is mapped here, for each vNIC and in all.
 
-use crate::memory_accounts::{Part, Room};
+use omniverb_datapath::memory_accounts::{Part, Room};
 use omniverb_ring::Window;
 use omniverb_sys::SideBySide;
 use std::os::fd::OwnedFd;

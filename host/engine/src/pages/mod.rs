@@ -3,8 +3,5 @@
 pub(crate) mod grant;
 pub(crate) mod link_grants;
 pub(crate) mod mapped_memory_budget;
-pub(crate) mod payload_source_offers;
-pub(crate) mod read_execution;
 pub(crate) mod scattered_mappings;
 pub(crate) mod shared_mappings;
-pub(crate) mod write_execution;

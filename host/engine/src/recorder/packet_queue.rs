@@ -2,7 +2,7 @@
 //!
 //! Neither waits for the other.
 
-use crate::memory_accounts::{Part, Room};
+use omniverb_datapath::memory_accounts::{Part, Room};
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_wire::{IcrcFlow, Identification};

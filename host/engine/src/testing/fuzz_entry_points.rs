@@ -1,40 +1,31 @@
 //! Drives a queue pair of the engine, its application and its network with arbitrary bytes, for
 //! fuzzing.
 
-use crate::kept_memory_limits::Allowance;
 use crate::pages::grant::Grant;
+use crate::pages::link_grants::Connected;
+use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::Mappings;
 use crate::pages::shared_mappings::Hold;
-use crate::queue_pair::connected_qp::Connected;
-use crate::queue_pair::connection_parameters::Trains;
+use omniverb_datapath::Allowance;
+use omniverb_datapath::queue_pair::connection_parameters::Trains;
+use omniverb_datapath::testing::end;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
-use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
+use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_ring::{DoorbellPage, UserMemory, Window, WordMemory};
+use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
-use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Both ends are near one PSN, so that packets are neither all old nor all new.
 const PSN: Psn = Psn::new(0xff_fff8);
 const STEPS_MAX: usize = 512;
 const PAGE_BYTES: usize = 4096;
-
-struct Silent(DoorbellPage<Window>);
-
-impl Doorbell for Silent {
-    fn page(&self) -> &DoorbellPage<Window> {
-        &self.0
-    }
-
-    fn kick(&self) {}
-}
 
 /// Bytes, and zeros when they are used up.
 struct Bytes<'a>(&'a [u8]);
@@ -49,23 +40,6 @@ impl Bytes<'_> {
     fn number(&mut self) -> u64 {
         (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte()))
     }
-}
-
-pub(crate) fn end(memory: &Window, side: usize) -> Option<Endpoint> {
-    end_that_rings(memory, side, Window::private(omniverb_ring::doorbell::PAGE_BYTES))
-}
-
-/// The same; `page`: the peer's of a doorbell.
-pub(crate) fn end_that_rings(memory: &Window, side: usize, page: Window) -> Option<Endpoint> {
-    let page = DoorbellPage::new(page);
-    Endpoint::new(EndpointParts {
-        memory: memory.clone(),
-        side,
-        request_bytes: REQUEST_BYTES_MIN,
-        response_bytes: RESPONSE_BYTES_MIN,
-        doorbell: Arc::new(Silent(page)),
-        peer_slot: 0,
-    })
 }
 
 /// Runs what the bytes say. Panics and endless loops are what is looked for.
@@ -115,14 +89,14 @@ pub fn link(bytes: &[u8]) {
             break;
         }
         step(&mut bytes, &mut application, &memory, &mut engine, now);
-        while let Some((key, _)) = engine.application.take_wanted() {
+        while let Some((key, _)) = engine.application.pages().0.take_wanted() {
             match bytes.byte() % 5 {
                 2 => {
                     let denied =
                         if bytes.byte() & 1 == 0 { Denial::ForNow } else { Denial::ForGood };
-                    engine.application.refused(key, denied);
+                    engine.application.pages().0.refused(key, denied);
                 }
-                0 => engine.application.not_asked(key),
+                0 => engine.application.pages().0.not_asked(key),
                 1 => {}
                 _ => grant(&mut bytes, &mut engine, key),
             }
@@ -158,7 +132,8 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);
     let epoch = u32::from(bytes.byte() >> 6);
-    engine.application.granted(Grant::new(key, access, start, Hold::alone(pages, share)), epoch);
+    let grant = Grant::new(key, access, start, Hold::alone(pages, share));
+    insert(&mut engine.application, grant, epoch);
 }
 
 fn step(

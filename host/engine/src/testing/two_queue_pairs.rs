@@ -16,10 +16,12 @@ use self::memory_owner::{BYTES, INBOX, KEY, Owner, SKEW, START, Seen, pages};
 use self::one_side::{RECEIVE, Side, side};
 use self::packet_trace::Trace;
 use self::source_region::Shelf;
-use crate::command::feature;
-use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
+use crate::pages::grant::Grant;
+use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::{Budget, Mappings};
 use crate::pages::shared_mappings::Hold;
+use omniverb_datapath::feature;
+use omniverb_datapath::pages::mapped_pages::{REMOTE_READ, REMOTE_WRITE};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
@@ -194,7 +196,7 @@ impl Trial {
 
     /// The application grants what is wanted, or takes its memory back.
     fn manage(&mut self) {
-        while let Some((key, _)) = self.holder.engine.application.take_wanted() {
+        while let Some((key, _)) = self.holder.engine.application.pages().0.take_wanted() {
             if key == KEY && self.random.between(0, 3) > 0 {
                 let holes = self.random.between(0, 1) == 1;
                 let (ours, whole) = pages(&self.owner.contents(), holes);
@@ -203,16 +205,16 @@ impl Trial {
                 let access = REMOTE_WRITE | REMOTE_READ;
                 let grant = Grant::new(KEY, access, START + 4096, Hold::alone(whole, share));
                 let epoch = self.holder.application.epoch() as u32;
-                self.holder.engine.application.granted(grant, epoch);
+                insert(&mut self.holder.engine.application, grant, epoch);
             }
         }
         let application = &mut self.asker.application;
-        while let Some((key, _)) = self.asker.engine.application.take_wanted() {
+        while let Some((key, _)) = self.asker.engine.application.pages().0.take_wanted() {
             if key == source_region::KEY
                 && self.random.between(0, 3) > 0
                 && let Some(grant) = self.shelf.grant(&self.budget)
             {
-                self.asker.engine.application.granted(grant, application.epoch() as u32);
+                insert(&mut self.asker.engine.application, grant, application.epoch() as u32);
             }
         }
         self.shelf.fill_if_wanted(application);

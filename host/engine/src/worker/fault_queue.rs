@@ -1,9 +1,9 @@
 //! Delays packets of a vNIC with faults, and says when the next one is due.
 
 use super::timers::{Alarm, Due, Timers};
-use crate::kept_memory_limits::Allowance;
 use crate::network::fault_injection::BadLine;
 use crate::network::roce_port::Arrival;
+use omniverb_datapath::Allowance;
 use omniverb_terms::VnicId;
 use omniverb_transport::fault_injection::{FaultCounts, Faults};
 

@@ -1,14 +1,14 @@
 //! Serves one link of a packet thread.
 
 use super::checked_packet::CheckedPacket;
-use super::missed_doorbell_poll::Recheck;
 use super::pending_work::WorkLeft;
 use super::timers::{Alarm, Due, Timers};
 use crate::command::{LimitUnit, PerUnit, QpCounters};
-use crate::network::packet_train::Train;
-use crate::pacing::unreliable_message_window::PacketRoute;
-use crate::queue_pair::connected_qp::Connected;
-use crate::queue_pair::datagram::Datagrams;
+use crate::pages::link_grants::Connected;
+use omniverb_datapath::missed_doorbell_poll::Recheck;
+use omniverb_datapath::pacing::unreliable_message_window::PacketRoute;
+use omniverb_datapath::packet_train::Train;
+use omniverb_datapath::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_terms::{Operations, Qpn, Service, VnicId};
 use omniverb_transport::{Counters, Ecn, OperationPermit, Status};

@@ -3,8 +3,8 @@
 use super::link::{Ends, Link, Reason};
 use crate::command::LimitUnit;
 use crate::pacing::fair_schedule::Agenda;
-use crate::pacing::sender_throttle::Throttle;
-use crate::queue_pair::connected_qp::Connected;
+use crate::pages::link_grants::Connected;
+use omniverb_datapath::pacing::sender_throttle::Throttle;
 use omniverb_terms::{Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -224,10 +224,10 @@ impl Gate {
 mod tests {
     use super::*;
     use crate::command::PerUnit;
-    use crate::kept_memory_limits::Allowance;
-    use crate::queue_pair::datagram::Datagrams;
-    use crate::testing::fuzz_entry_points::end;
     use crate::worker::link::{Ends, Kind};
+    use omniverb_datapath::Allowance;
+    use omniverb_datapath::queue_pair::datagram::Datagrams;
+    use omniverb_datapath::testing::end;
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
     use omniverb_pacer::{OPERATION, SharedLimiter};
     use omniverb_ring::Window;

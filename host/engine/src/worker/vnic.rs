@@ -8,13 +8,13 @@ use super::recently_sent_cm_ids::RecentlySentIds;
 use super::timers::{Alarm, Due, Timers};
 use super::vnic_psp_tunnel::VnicTunnel;
 use crate::command::{LimitUnit, PerUnit};
-use crate::kept_memory_limits::Allowance;
 use crate::network::early_packets::Unclaimed;
 use crate::network::network_places::NetworkPlaces;
 use crate::network::roce_port::Sockets;
 use crate::pacing::multicast_copy_budget::Copies;
 use crate::pages::mapped_memory_budget::Budget;
 use crate::recorder::packet_queue::CaptureSender;
+use omniverb_datapath::Allowance;
 use omniverb_terms::{Qpn, VnicId};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::pages::mapped_memory_budget::{Budget, Mappings};
 use crate::pages::shared_mappings::Hold;
-use crate::testing::fuzz_entry_points::{end, end_that_rings};
+use omniverb_datapath::testing::{end, end_that_rings};
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
 use omniverb_sys::mapped_window::residency;

@@ -2,7 +2,7 @@
 
 use super::late_payload::talk;
 use super::one_side::{Side, side};
-use crate::command::feature;
+use omniverb_datapath::feature;
 use omniverb_link::Request;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_ring::UserMemory;

@@ -2,8 +2,9 @@
 
 use super::one_side::{Side, side};
 use super::source_region::{KEY, Shelf};
-use crate::command::feature;
+use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::Mappings;
+use omniverb_datapath::feature;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
@@ -36,8 +37,8 @@ fn payload_that_is_filled_late_arrives() {
     let whole = Request::Send { flags: FIRST | LAST, immediate: 0 };
     assert_eq!(shelf.send(&mut asker.application, &whole, &[1; LENGTH]), None, "not reached yet");
     asker.engine.serve(1);
-    assert_eq!(asker.engine.application.take_wanted().map(|(key, _)| key), Some(KEY));
-    asker.engine.application.granted(shelf.grant(&budget).unwrap(), 0);
+    assert_eq!(asker.engine.application.pages().0.take_wanted().map(|(key, _)| key), Some(KEY));
+    insert(&mut asker.engine.application, shelf.grant(&budget).unwrap(), 0);
     asker.engine.serve(1);
     // Its beginning leaves. The rest is in the first page of the region, which the engine does not
     // have.

@@ -2,7 +2,7 @@
 
 use super::late_payload::talk;
 use super::one_side::{RECEIVE, Side, side_with};
-use crate::command::feature;
+use omniverb_datapath::feature;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;

@@ -1,9 +1,9 @@
 //! Drives one end of a trial: an application, and the engine's queue pair of its link.
 
-use super::super::fuzz_entry_points::{end, end_that_rings};
-use crate::kept_memory_limits::Allowance;
-use crate::queue_pair::connected_qp::Connected;
-use crate::queue_pair::connection_parameters::Trains;
+use crate::pages::link_grants::Connected;
+use omniverb_datapath::Allowance;
+use omniverb_datapath::queue_pair::connection_parameters::Trains;
+use omniverb_datapath::testing::{end, end_that_rings};
 use omniverb_link::Endpoint;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};

@@ -1,17 +1,18 @@
 //! Attaches and detaches vNICs, doorbells and links.
 
 use super::State;
-use crate::command::{Attach, Event, feature};
+use crate::command::{Attach, Event};
 use crate::event_queues::Posted;
 use crate::kept_memory_limits::HolderPath;
 use crate::network::roce_port::Sockets;
-use crate::queue_pair::connected_qp::Connected;
-use crate::queue_pair::connection_parameters::Trains;
-use crate::queue_pair::datagram::Datagrams;
+use crate::pages::link_grants::Connected;
 use crate::worker::link::{Ends, Kind, Link, Reason};
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::thread_sleep::Watcher;
 use crate::worker::vnic::Vnic;
+use omniverb_datapath::feature;
+use omniverb_datapath::queue_pair::connection_parameters::Trains;
+use omniverb_datapath::queue_pair::datagram::Datagrams;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::UdpPort;

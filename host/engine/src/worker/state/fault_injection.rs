@@ -3,10 +3,10 @@
 use super::State;
 use crate::network::handshake_datagram;
 use crate::network::local_forwarding::LinkLocation;
-use crate::network::packet_train::Train;
 use crate::network::roce_port::Arrival;
 use crate::worker::fault_queue::FaultQueue;
 use crate::worker::link::Ends;
+use omniverb_datapath::packet_train::Train;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
 use omniverb_transport::Ecn;

@@ -1,15 +1,16 @@
 //! Dispatches packets that come from the network or from another link of ours.
 
 use super::State;
-use crate::command::{Event, feature};
+use crate::command::Event;
 use crate::network::early_packets::{Early, Redelivery};
 use crate::network::handshake_datagram::{self, Handshake};
 use crate::network::local_forwarding::LinkLocation;
 use crate::network::pending_probes::Number;
 use crate::network::roce_port::Arrival;
-use crate::network::train_numbering::Numbering;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::{Ends, Reason};
+use omniverb_datapath::feature;
+use omniverb_datapath::train_numbering::Numbering;
 use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Ecn;

@@ -14,7 +14,6 @@ mod tests;
 
 use super::doorbells::Bells;
 use super::link::Reason;
-use super::link_clock::{LinkClock, Now};
 use super::links::Links;
 use super::pending_work::WorkLeft;
 use super::processor_yield::Yielding;
@@ -26,11 +25,12 @@ use crate::command::{Grant, PerUnit};
 use crate::event_outbox::Outbox;
 use crate::kept_memory_limits::Store;
 use crate::network::local_forwarding::Passages;
-use crate::network::packet_train::Train;
 use crate::network::pending_probes::Questions;
 use crate::pages::mapped_memory_budget::Mappings;
 use crate::pages::scattered_mappings::Rows;
 use crate::pages::shared_mappings::SharedMappings;
+use omniverb_datapath::link_clock::{LinkClock, Now};
+use omniverb_datapath::packet_train::Train;
 use omniverb_sys::{EventFd, clock};
 use std::io;
 

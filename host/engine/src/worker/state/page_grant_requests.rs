@@ -3,9 +3,11 @@
 use super::State;
 use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::event_queues::Posted;
-use crate::pages::grant::{Grant, REMOTE_WRITE};
+use crate::pages::grant::Grant;
+use crate::pages::link_grants;
 use crate::pages::scattered_mappings::MappingState;
 use crate::worker::link::{Ends, Link};
+use omniverb_datapath::pages::mapped_pages::REMOTE_WRITE;
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_sys::Access;
 use omniverb_terms::{Qpn, Rkey, VnicId};
@@ -15,13 +17,13 @@ impl State {
     pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
         let Ends { vnic: id, qpn, peer_qpn, flow, .. } = *link.ends();
         let Some(connected) = link.connected_mut() else { return };
-        while let Some((key, range)) = connected.application.take_wanted() {
+        while let Some((key, range)) = connected.application.pages().0.take_wanted() {
             let vnic = self.vnics.get_mut(id);
             let wanted = Event::Wanted { qpn, peer_qpn, key, range };
             let asked = vnic.is_some_and(|vnic| vnic.reports.may_ask(flow.destination, now))
                 && self.outbox.post(id, wanted) == Posted::Sent;
             if !asked {
-                connected.application.not_asked(key);
+                connected.application.pages().0.not_asked(key);
             }
         }
     }
@@ -32,14 +34,16 @@ impl State {
         self.not_mapped(waited, Denial::ForNow);
         for index in self.links.of_vnic(vnic) {
             let connected = self.links.get_mut(index).and_then(Link::connected_mut);
-            connected.into_iter().for_each(|connected| connected.application.withdraw(row));
+            connected
+                .into_iter()
+                .for_each(|connected| connected.application.pages().0.withdraw(row));
         }
     }
 
     /// A request for pages is refused.
     pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denial) {
         if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
-            connected.application.refused(key, denied);
+            connected.application.pages().0.refused(key, denied);
         }
     }
 
@@ -48,7 +52,7 @@ impl State {
         let Some(vnic) = self.vnics.get(granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
-        let own = connected.application.is_own(granted.key);
+        let own = connected.application.pages().0.is_own(granted.key);
         let budget = &vnic.budget;
         let share = |bytes| match own {
             true => budget.share_of_half(bytes),
@@ -77,7 +81,7 @@ impl State {
         if let Pages::InPlace(row) = &granted.memory {
             grant = grant.in_place(row);
         }
-        connected.application.granted(grant, granted.epoch);
+        link_grants::insert(&mut connected.application, grant, granted.epoch);
     }
 
     /// Maps some rows of many places; grants that wait for one go on when all of it is mapped.

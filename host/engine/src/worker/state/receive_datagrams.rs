@@ -2,12 +2,12 @@
 
 use super::State;
 use crate::network::roce_port::{Arrival, Buffers};
-use crate::network::train_numbering::Numbering;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::Reason;
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::thread_sleep::PSP_SOCKET;
 use crate::worker::vnic_psp_tunnel::Decrypted;
+use omniverb_datapath::train_numbering::Numbering;
 use omniverb_terms::{Service, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Opcode, Operation, Packet, PreparedIcrc, WriteRun};

@@ -3,14 +3,14 @@
 use super::{LINKS_PER_TURN, State};
 use crate::command::{Event, LimitUnit};
 use crate::network::local_forwarding::LinkLocation;
-use crate::network::packet_train::Train;
 use crate::network::roce_port::Sent;
-use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::worker::link::{Ends, Link, Reason, Served};
-use crate::worker::link_clock::Now;
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::rate_limit::{Gate, framing};
 use crate::worker::rate_limit_tree::RateLimits;
+use omniverb_datapath::link_clock::Now;
+use omniverb_datapath::pacing::unreliable_message_window::PacketRoute;
+use omniverb_datapath::packet_train::Train;
 use omniverb_pacer::OPERATION;
 use omniverb_terms::{Qpn, VnicId};
 use omniverb_wire::{Fragments, Identification, WritePattern};

@@ -8,7 +8,7 @@ use omniverb_wire::{BatchSize, DATAGRAM_MAX, IcrcFlow, PreparedIcrc};
 const BYTES_MAX: usize = 65_000;
 
 /// The packets of one train.
-pub(crate) struct Train {
+pub struct Train {
     buffer: Box<[u8]>,
     length: usize,
     segment: usize,
@@ -22,18 +22,21 @@ pub(crate) struct Train {
 }
 
 impl Train {
-    pub(crate) fn new() -> Train {
+    /// One without packets.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it takes 64 KiB")]
+    pub fn new() -> Train {
         let buffer = vec![0; BYTES_MAX + DATAGRAM_MAX].into_boxed_slice();
         Train { buffer, length: 0, segment: 0, count: 0, sealed: 0, prepared: None, closed: false }
     }
 
     /// Where the next packet is to be written.
-    pub(crate) fn tail(&mut self) -> &mut [u8] {
+    pub fn tail(&mut self) -> &mut [u8] {
         &mut self.buffer[self.length..][..DATAGRAM_MAX]
     }
 
     /// Whether a packet of this length, written to the tail, belongs to the train.
-    pub(crate) fn accepts(&self, length: usize, count_max: usize) -> bool {
+    pub fn accepts(&self, length: usize, count_max: usize) -> bool {
         self.count == 0
             || !self.closed
                 && length <= self.segment
@@ -42,7 +45,7 @@ impl Train {
     }
 
     /// The packet at the tail belongs to the train.
-    pub(crate) fn append(&mut self, length: usize) {
+    pub fn append(&mut self, length: usize) {
         if self.count == 0 {
             self.segment = length;
         }
@@ -52,49 +55,53 @@ impl Train {
     }
 
     /// The packet of `length` bytes that was appended last.
-    pub(crate) fn latest(&self, length: usize) -> &[u8] {
+    pub fn latest(&self, length: usize) -> &[u8] {
         &self.buffer[self.length - length.min(self.length)..self.length]
     }
 
     /// The packet that was appended last and the room behind it, and how many more like it fit.
-    pub(crate) fn behind(&mut self, count_max: usize) -> (&mut [u8], usize) {
+    pub fn behind(&mut self, count_max: usize) -> (&mut [u8], usize) {
         let bytes = BYTES_MAX.saturating_sub(self.length) / self.segment.max(1);
         let count = if self.closed { 0 } else { bytes.min(count_max.saturating_sub(self.count)) };
         (&mut self.buffer[self.length - self.segment.min(self.length)..], count)
     }
 
     /// So many more like it were written.
-    pub(crate) fn extend(&mut self, count: usize) {
+    pub fn extend(&mut self, count: usize) {
         self.length += count * self.segment;
         self.count += count;
     }
 
     /// No packet as long as those it has fits in.
-    pub(crate) fn is_full(&self, count_max: usize) -> bool {
+    pub fn is_full(&self, count_max: usize) -> bool {
         self.closed || self.count >= count_max || self.length + self.segment > BYTES_MAX
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// How many packets it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.count
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// It has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Bytes of a packet that others follow.
-    pub(crate) fn segment(&self) -> usize {
+    pub fn segment(&self) -> usize {
         self.segment
     }
 
     /// Its packets, in the order in which they were appended, each with room for the ICRC.
-    pub(crate) fn packets(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
         self.buffer[..self.length].chunks(self.segment.max(1))
     }
 
     /// Writes the ICRCs that are missing, and gives the train. Best done packet by packet, while
     /// they are in the nearest cache.
-    pub(crate) fn seal(&mut self, flow: &IcrcFlow) -> &[u8] {
+    pub fn seal(&mut self, flow: &IcrcFlow) -> &[u8] {
         let train = &mut self.buffer[..self.length];
         let alike = if self.count > 1 { BatchSize::Several } else { BatchSize::One };
         let equal = PreparedIcrc::reuse(&mut self.prepared, flow, self.segment, alike);
@@ -112,14 +119,14 @@ impl Train {
     }
 
     /// The train has left; a packet of `length` bytes at the tail begins the next one.
-    pub(crate) fn restart(&mut self, length: usize) {
+    pub fn restart(&mut self, length: usize) {
         self.buffer.copy_within(self.length..self.length + length, 0);
         self.clear();
         self.append(length);
     }
 
     /// The train has left.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         (self.length, self.segment, self.count, self.closed) = (0, 0, 0, false);
         self.sealed = 0;
     }

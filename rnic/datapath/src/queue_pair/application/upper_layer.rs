@@ -2,6 +2,7 @@
 //! requests.
 
 use super::{Application, LatestSrq};
+use crate::pages::mapped_pages::MappedPages;
 use crate::pages::read_execution::Filling;
 use crate::pages::write_execution::{Course, Order};
 use crate::queue_pair::incoming_messages::Needs;
@@ -13,7 +14,7 @@ use omniverb_transport::{
 };
 use omniverb_wire::{PacketSlots, WriteRun};
 
-impl Application {
+impl<P: MappedPages> Application<P> {
     /// Tells the application which SRQ the next record is for, unless it knows. False: no room.
     fn tell_srq(&mut self, number: u32) -> Result<bool, Broken> {
         if self.srq == LatestSrq::NotOfXrc || self.srq == LatestSrq::Number(number) {
@@ -156,7 +157,7 @@ impl Application {
     }
 }
 
-impl UpperLayer for Application {
+impl<P: MappedPages> UpperLayer for Application<P> {
     fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> GatherOutcome {
         let bytes = target.len();
         self.fetch_own((request, offset), std::iter::once(target), bytes)

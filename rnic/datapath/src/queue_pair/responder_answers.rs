@@ -8,7 +8,7 @@
 //! turn has come (a READ may be executed again, 9.4.4): nothing else would ever make room, since
 //! answers leave in order.
 
-use crate::kept_memory_limits::Allowance;
+use crate::allowance::Allowance;
 use crate::memory_accounts::{Part, Room};
 use crate::pages::read_execution::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
@@ -80,7 +80,7 @@ impl KeptAnswer {
 
 /// The next answer of the application.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// An atomic found this.
     Original(Ticket, u64),
     /// The oldest request that it has not consumed is refused.
@@ -93,7 +93,7 @@ pub(crate) enum Answer {
 }
 
 /// Requests that the application has not answered completely, oldest first.
-pub(crate) struct Readings {
+pub struct Readings {
     asked: VecDeque<AwaitedAnswer>,
     /// Bytes of the record at the head that were taken already.
     taken: usize,
@@ -107,25 +107,25 @@ pub(crate) struct Readings {
 }
 
 impl Readings {
-    pub(crate) fn new(allowance: &Allowance) -> Readings {
+    pub fn new(allowance: &Allowance) -> Readings {
         let room = allowance.kept.within(KEPT_MAX);
         Readings { asked: VecDeque::new(), taken: 0, room, progress: 0, dropped: Vec::new() }
     }
 
     /// When what is kept is too old, if nothing of it is wanted until then.
-    pub(crate) fn due(&self) -> Option<u64> {
+    pub fn due(&self) -> Option<u64> {
         (self.room.taken() > 0).then(|| self.progress.saturating_add(KEPT))
     }
 
     /// Drops what is too old by now.
-    pub(crate) fn expire(&mut self, now: u64) {
+    pub fn expire(&mut self, now: u64) {
         if self.due().is_some_and(|due| due <= now) {
             self.drop_kept(|| true);
         }
     }
 
     /// Drops what is kept, the latest first, while the vNIC keeps more than it may.
-    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
+    pub fn give_way(&mut self, allowance: &Allowance) {
         self.drop_kept(|| allowance.kept.is_over());
     }
 
@@ -147,7 +147,7 @@ impl Readings {
     }
 
     /// A READ was passed on, or what is left of it from `begin` on.
-    pub(crate) fn read(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) {
+    pub fn read(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) {
         self.dropped.retain(|(dropped, ..)| *dropped != ticket);
         let reading = Reading {
             request: *request,
@@ -161,12 +161,12 @@ impl Readings {
     }
 
     /// An atomic or a FLUSH was passed on.
-    pub(crate) fn once(&mut self, ticket: Ticket) {
+    pub fn once(&mut self, ticket: Ticket) {
         self.asked.push_back(AwaitedAnswer { ticket, kind: Kind::Once });
     }
 
     /// No packet needs the rest of this READ.
-    pub(crate) fn release(&mut self, ticket: Ticket) {
+    pub fn release(&mut self, ticket: Ticket) {
         self.dropped.retain(|(dropped, ..)| *dropped != ticket);
         let Some(index) = self.wanted(ticket) else { return };
         if let Kind::Read(reading) = &mut self.asked[index].kind {
@@ -185,7 +185,7 @@ impl Readings {
     }
 
     /// The application's next answer, taken out, except READ data, which are fetched.
-    pub(crate) fn next(&mut self, endpoint: &mut Endpoint) -> Result<Option<Answer>, Broken> {
+    pub fn next(&mut self, endpoint: &mut Endpoint) -> Result<Option<Answer>, Broken> {
         let Some((response, record)) = self.look(endpoint)? else { return Ok(None) };
         let answer = match response {
             Response::ReadData { .. } => return Ok(Some(Answer::Data)),
@@ -276,7 +276,7 @@ impl Readings {
     }
 
     /// Fills a packet with the bytes at `offset` of a READ, which are the next of it.
-    pub(crate) fn fetch(
+    pub fn fetch(
         &mut self,
         endpoint: &mut Endpoint,
         (ticket, offset): (Ticket, u64),

@@ -4,22 +4,22 @@ use omniverb_wire::{BatchSize, IcrcFlow, IcrcVerdict, Identification, PreparedIc
 
 /// How the packets of a train are numbered, which a UDP socket does not show: as a rule each with
 /// the number behind that of the one before, or all alike.
-pub(crate) struct Numbering {
+pub struct Numbering {
     next: Identification,
     step: u16,
     before: Option<u16>,
     /// For packets as the latest one.
-    pub(crate) prepared: Option<PreparedIcrc>,
+    pub prepared: Option<PreparedIcrc>,
 }
 
 impl Numbering {
     /// `prepared`: for packets as those that came last.
-    pub(crate) fn new(prepared: Option<PreparedIcrc>) -> Numbering {
+    pub fn new(prepared: Option<PreparedIcrc>) -> Numbering {
         Numbering { next: Identification::ZERO, step: 1, before: None, prepared }
     }
 
     /// Checks the ICRC of the next packet.
-    pub(crate) fn check(&mut self, flow: &IcrcFlow, datagram: &[u8]) -> IcrcVerdict {
+    pub fn check(&mut self, flow: &IcrcFlow, datagram: &[u8]) -> IcrcVerdict {
         let alike = if self.before.is_some() { BatchSize::Several } else { BatchSize::One };
         match PreparedIcrc::reuse(&mut self.prepared, flow, datagram.len(), alike) {
             Some(prepared) => prepared.check(datagram, self.next),
@@ -28,7 +28,7 @@ impl Numbering {
     }
 
     /// Whether the ICRC of the next packet is right; if so, notes how it was numbered.
-    pub(crate) fn sound(&mut self, flow: &IcrcFlow, datagram: &[u8]) -> bool {
+    pub fn sound(&mut self, flow: &IcrcFlow, datagram: &[u8]) -> bool {
         let found = match self.check(flow, datagram) {
             IcrcVerdict::Exact => Identification::ZERO,
             IcrcVerdict::Solved(found) => found,
@@ -39,7 +39,7 @@ impl Numbering {
     }
 
     /// It was this one's.
-    pub(crate) fn found(&mut self, found: Identification) {
+    pub fn found(&mut self, found: Identification) {
         if let Some(before) = self.before.replace(found.id)
             && found != self.next
         {

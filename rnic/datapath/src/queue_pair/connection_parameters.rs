@@ -1,6 +1,6 @@
 //! Derives a connection's parameters from the application's QP and the kind of its peer.
 
-use crate::command::feature;
+use crate::peer_features as feature;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
@@ -23,7 +23,7 @@ const TRAIN: u64 = 64;
 
 /// The peer's use of an acknowledgement at the end of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trains {
+pub enum Trains {
     /// It takes it in before the rest of the train, so one may travel behind a request.
     AcknowledgementFirst,
     /// It takes in one packet after the other, or this is not known.
@@ -32,18 +32,18 @@ pub(crate) enum Trains {
 
 /// The attributes of a connection known before the application's QP is RTR.
 pub(crate) struct Terms {
-    pub(crate) peer_qpn: Qpn,
-    pub(crate) service: Service,
+    pub peer_qpn: Qpn,
+    pub service: Service,
     /// Bits of [`feature`] that the peer has.
-    pub(crate) features: u32,
-    pub(crate) trains: Trains,
+    pub features: u32,
+    pub trains: Trains,
     /// Bytes under way at most: half of the ring that they will end up in.
-    pub(crate) window_bytes: u64,
+    pub window_bytes: u64,
 }
 
 impl Terms {
     /// All that the transport wants to know, from RTR on.
-    pub(crate) fn config(&self, receiving: &ReceiveAttributes) -> Config {
+    pub fn config(&self, receiving: &ReceiveAttributes) -> Config {
         let window = if self.features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB };
         let mut config = Config::new(self.peer_qpn);
         config.service = self.service;

@@ -4,7 +4,7 @@
 //! receiver some are kept, and the sender is told: by a congestion notification packet (A17.9.3),
 //! which says for these services what lost acknowledgements say for RC.
 
-use crate::kept_memory_limits::Allowance;
+use crate::allowance::Allowance;
 use crate::memory_accounts::{Part, Room};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
@@ -34,7 +34,7 @@ struct QueuedMessage {
 }
 
 /// Messages for which there was no room, oldest first.
-pub(crate) struct Backlog {
+pub struct Backlog {
     records: VecDeque<QueuedMessage>,
     room: Room,
     asked: u64,
@@ -45,14 +45,14 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    pub(crate) fn new(allowance: &Allowance) -> Backlog {
+    pub fn new(allowance: &Allowance) -> Backlog {
         let room = allowance.kept.within(LINK_BYTES);
         Backlog { records: VecDeque::new(), room, asked: 0, progress: 0, has_dropped: false }
     }
 
     /// One whose sender is to be asked to slow down.
     #[cfg(test)]
-    pub(crate) fn full() -> Backlog {
+    pub fn full() -> Backlog {
         let mut full = Backlog::new(&Allowance::default());
         let _part = full.room.part(LINK_BYTES).expect("none of it is taken");
         let request = Request::Send { flags: 0, immediate: 0 };
@@ -60,12 +60,12 @@ impl Backlog {
         full
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
     /// Writes a record into the ring, or keeps it. False: it is lost.
-    pub(crate) fn send(
+    pub fn send(
         &mut self,
         endpoint: &mut Endpoint,
         request: &Request,
@@ -84,7 +84,7 @@ impl Backlog {
     }
 
     /// Writes what was kept; true if nothing is left.
-    pub(crate) fn flush(&mut self, endpoint: &mut Endpoint, now: u64) -> Result<bool, Broken> {
+    pub fn flush(&mut self, endpoint: &mut Endpoint, now: u64) -> Result<bool, Broken> {
         while let Some(QueuedMessage { request, data, .. }) = self.records.front() {
             if !write(endpoint, request, data)? {
                 return Ok(false);
@@ -97,12 +97,12 @@ impl Backlog {
     }
 
     /// When what is kept is too old, if nothing of it is taken until then.
-    pub(crate) fn due(&self) -> Option<u64> {
+    pub fn due(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.progress.saturating_add(KEPT))
     }
 
     /// Drops what is too old by now.
-    pub(crate) fn expire(&mut self, now: u64) {
+    pub fn expire(&mut self, now: u64) {
         if self.due().is_some_and(|due| due <= now) {
             self.records = VecDeque::new();
             self.has_dropped = true;
@@ -111,12 +111,12 @@ impl Backlog {
 
     /// Whether a part of a message may come here, and not because it is behind one that was
     /// dropped. That is said once: the rest of the message is not offered then.
-    pub(crate) fn takes_up(&mut self, place: PacketPosition) -> bool {
+    pub fn takes_up(&mut self, place: PacketPosition) -> bool {
         !std::mem::take(&mut self.has_dropped) || place.begins()
     }
 
     /// Drops the latest messages while their vNIC keeps more than it may.
-    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
+    pub fn give_way(&mut self, allowance: &Allowance) {
         while allowance.kept.is_over() && self.records.pop_back().is_some() {
             self.has_dropped = true;
         }
@@ -131,7 +131,7 @@ impl Backlog {
     }
 
     /// Whether the sender is to be asked to slow down, now.
-    pub(crate) fn asks(&mut self, now: u64) -> bool {
+    pub fn asks(&mut self, now: u64) -> bool {
         let asks = self.room.taken() >= HIGH_BYTES && now.saturating_sub(self.asked) >= ASK_EVERY;
         if asks {
             self.asked = now;
@@ -147,11 +147,9 @@ fn write(endpoint: &mut Endpoint, request: &Request, data: &[u8]) -> Result<bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kept_memory_limits::Store;
-    use crate::testing::fuzz_entry_points::end;
+    use crate::testing::end;
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
     use omniverb_ring::Window;
-    use std::sync::Arc;
 
     const MIDDLE: PacketPosition = PacketPosition::Middle;
     const REQUEST: Request = Request::Send { flags: 0, immediate: 0 };
@@ -185,8 +183,8 @@ mod tests {
 
     #[test]
     fn packets_over_the_vnics_share_are_dropped_and_others_stay() {
-        let store = Store::new(16 << 20);
-        let allowance = store.vnic(&Arc::default());
+        let kept = Room::new(6 << 20);
+        let allowance = Allowance { kept, ..Allowance::default() };
         let (mut backlog, _, lost) = filled(&allowance, 20_000);
         let kept = allowance.kept.taken();
         assert!(lost > 0 && kept <= 6 << 20, "{kept}");
@@ -195,6 +193,6 @@ mod tests {
         assert!(!allowance.kept.is_over() && allowance.kept.taken() > kept / 3);
         assert!(!backlog.takes_up(MIDDLE));
         drop(backlog);
-        assert_eq!(store.taken(), 0);
+        assert_eq!(allowance.kept.taken(), 0);
     }
 }

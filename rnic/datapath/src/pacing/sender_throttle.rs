@@ -11,14 +11,14 @@ const PAUSE: std::ops::RangeInclusive<u64> = 100_000..=20_000_000;
 /// A sender that pauses when it is asked to slow down: longer each time it is asked again at once,
 /// shorter when it was left in peace.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
+pub struct Throttle {
     pause: AtomicU64,
     until: AtomicU64,
 }
 
 impl Throttle {
     /// The receiver asks.
-    pub(crate) fn on_notification(&self, now: u64) {
+    pub fn on_notification(&self, now: u64) {
         let (pause, until) =
             (self.pause.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
         if now < until {
@@ -32,7 +32,7 @@ impl Throttle {
     }
 
     /// When something may be sent again, if not now.
-    pub(crate) fn due(&self, now: u64) -> Option<u64> {
+    pub fn due(&self, now: u64) -> Option<u64> {
         let until = self.until.load(Ordering::Relaxed);
         (now < until).then_some(until)
     }

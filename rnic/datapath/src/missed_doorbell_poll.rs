@@ -10,7 +10,7 @@ const LATER: u64 = 1_000_000;
 
 /// Of one link.
 #[derive(Default)]
-pub(super) struct Recheck {
+pub struct Recheck {
     /// Something has happened since the link was served, or we have said that it is to ring.
     has_news: bool,
     /// When to look, in nanoseconds of links' time.
@@ -19,12 +19,12 @@ pub(super) struct Recheck {
 
 impl Recheck {
     /// Something has happened, or the application is to ring only from now on.
-    pub(super) fn news(&mut self) {
+    pub fn news(&mut self) {
         self.has_news = true;
     }
 
     /// The link was served `now`.
-    pub(super) fn served(&mut self, now: u64) {
+    pub fn served(&mut self, now: u64) {
         if std::mem::take(&mut self.has_news) {
             self.due = Some(now + LATER);
         } else if self.due.is_some_and(|due| due <= now) {
@@ -33,7 +33,7 @@ impl Recheck {
     }
 
     /// When to look at a link that waits for its application, if nothing happens until then.
-    pub(super) fn due(&self) -> Option<u64> {
+    pub fn due(&self) -> Option<u64> {
         self.due
     }
 }

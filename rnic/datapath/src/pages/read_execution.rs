@@ -5,8 +5,7 @@
 //! application has consumed what it was given before. If pages are taken back in the middle, the
 //! application answers the rest.
 
-use crate::pages::grant::REMOTE_READ;
-use crate::pages::link_grants::{Grants, Target};
+use crate::pages::mapped_pages::{MappedPages, REMOTE_READ, Target};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{FetchOutcome, ReadRequest, Ticket};
 use std::collections::VecDeque;
@@ -21,14 +20,14 @@ struct MappedRead {
 
 /// Those that are not over, in the order of their arrival.
 #[derive(Default)]
-pub(crate) struct MappedReads {
+pub struct MappedReads {
     list: VecDeque<MappedRead>,
     /// READs answered here.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 /// The result of filling a packet.
-pub(crate) enum Filling {
+pub enum Filling {
     /// This is what becomes of the packet.
     Done(FetchOutcome),
     /// The application has to answer this, which is the rest of it.
@@ -40,9 +39,9 @@ pub(crate) enum Filling {
 impl MappedReads {
     /// Whether a READ is to be held: it can be answered here; or others are held, which it would
     /// get in the way of if the application answered both.
-    pub(crate) fn takes(
+    pub fn takes(
         &self,
-        grants: &mut Grants,
+        grants: &mut impl MappedPages,
         endpoint: &Endpoint,
         request: &ReadRequest,
     ) -> bool {
@@ -52,7 +51,7 @@ impl MappedReads {
     }
 
     /// Holds one; `position`: where the ring is.
-    pub(crate) fn push(&mut self, ticket: Ticket, request: &ReadRequest, position: u64) {
+    pub fn push(&mut self, ticket: Ticket, request: &ReadRequest, position: u64) {
         // A repeated READ waits for none: later READs may be in the ring, whose answers have to
         // leave after it.
         let (after, begun) = if request.is_repeated { (0, true) } else { (position, false) };
@@ -60,15 +59,15 @@ impl MappedReads {
     }
 
     /// It is over. False: it was not held.
-    pub(crate) fn release(&mut self, ticket: Ticket) -> bool {
+    pub fn release(&mut self, ticket: Ticket) -> bool {
         let index = self.list.iter().position(|hold| hold.ticket == ticket);
         index.and_then(|index| self.list.remove(index)).is_some()
     }
 
     /// Fills a packet.
-    pub(crate) fn fill(
+    pub fn fill(
         &mut self,
-        grants: &mut Grants,
+        grants: &mut impl MappedPages,
         endpoint: &mut Endpoint,
         (ticket, offset): (Ticket, u64),
         bytes: &mut [u8],

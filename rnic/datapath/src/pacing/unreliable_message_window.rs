@@ -24,7 +24,7 @@ const PATIENCE: u64 = 30_000_000;
 
 /// How packets get to their peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PacketRoute {
+pub enum PacketRoute {
     /// There is no other.
     #[default]
     Only,
@@ -36,7 +36,7 @@ pub(crate) enum PacketRoute {
 
 /// A sender's side.
 #[derive(Debug, Default)]
-pub(crate) struct Outflow {
+pub struct Outflow {
     /// One past the last PSN sent, and one past the last reported.
     ends: Option<(Psn, Psn)>,
     /// Since when the window is full.
@@ -51,7 +51,7 @@ pub(crate) struct Outflow {
 
 impl Outflow {
     /// Whether a packet may leave; if not, when we shall be tired of waiting.
-    pub(crate) fn may_send(&mut self, way: PacketRoute, now: u64) -> Result<(), u64> {
+    pub fn may_send(&mut self, way: PacketRoute, now: u64) -> Result<(), u64> {
         self.may_take(way, now)?;
         let Some((sent, reported)) = self.ends else { return Ok(()) };
         let window = if self.known { WINDOW } else { WINDOW_FIRST };
@@ -83,7 +83,7 @@ impl Outflow {
     }
 
     /// This packet leaves.
-    pub(crate) fn on_send(&mut self, datagram: &mut [u8]) {
+    pub fn on_send(&mut self, datagram: &mut [u8]) {
         let Some([high, middle, low]) = datagram.get(9..12) else { return };
         let psn = Psn::new(u32::from_be_bytes([0, *high, *middle, *low]));
         let reported = self.ends.map_or(psn, |(_, reported)| reported);
@@ -96,7 +96,7 @@ impl Outflow {
     }
 
     /// The receiver got as far as this PSN. One that was not sent says nothing.
-    pub(crate) fn on_report(&mut self, psn: Psn) {
+    pub fn on_report(&mut self, psn: Psn) {
         let Some((sent, reported)) = self.ends else { return };
         let after = psn.next();
         if after.since(reported) <= sent.since(reported) {
@@ -109,27 +109,29 @@ impl Outflow {
 
 /// Bytes that the application at a receiver has not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendPermission {
+pub enum SendPermission {
+    /// It has taken all of them.
     Nothing,
+    /// Some wait for it.
     Something,
 }
 
 /// A receiver's side.
 #[derive(Debug, Default)]
-pub(crate) struct Inflow {
+pub struct Inflow {
     last: Psn,
     asked: bool,
 }
 
 impl Inflow {
     /// A packet arrived.
-    pub(crate) fn on_packet(&mut self, header: &Bth) {
+    pub fn on_packet(&mut self, header: &Bth) {
         self.last = header.psn();
         self.asked |= header.is_report_requested();
     }
 
     /// The report that was asked for, once the backlog is empty.
-    pub(crate) fn report(&mut self, backlog: SendPermission) -> Option<Psn> {
+    pub fn report(&mut self, backlog: SendPermission) -> Option<Psn> {
         let all_taken = backlog == SendPermission::Nothing;
         (all_taken && std::mem::take(&mut self.asked)).then_some(self.last)
     }

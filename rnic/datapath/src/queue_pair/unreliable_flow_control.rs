@@ -14,7 +14,7 @@ use omniverb_wire::{Bth, Packet, write_notification, write_report};
 use std::sync::Arc;
 
 /// Both directions between a queue pair and one peer.
-pub(crate) struct MessagePacing {
+pub struct MessagePacing {
     qpn: Qpn,
     peer_qpn: Qpn,
     /// To another Omniverb: the receiver reports, and a window follows that.
@@ -30,7 +30,7 @@ pub(crate) struct MessagePacing {
 
 /// The next packet to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaves {
+pub enum Leaves {
     /// The next message.
     Message,
     /// A notice was written instead, of so many bytes.
@@ -40,13 +40,13 @@ pub(crate) enum Leaves {
 }
 
 impl MessagePacing {
-    /// `features`: bits of [`crate::command::feature`] that the peer has.
-    pub(crate) fn new((qpn, peer_qpn): (Qpn, Qpn), features: u32) -> MessagePacing {
+    /// `features`: bits of [`crate::peer_features`] that the peer has.
+    pub fn new((qpn, peer_qpn): (Qpn, Qpn), features: u32) -> MessagePacing {
         MessagePacing::throttled((qpn, peer_qpn), features, Arc::default())
     }
 
     /// Like `new`, slowed down with others.
-    pub(crate) fn throttled(
+    pub fn throttled(
         (qpn, peer_qpn): (Qpn, Qpn),
         features: u32,
         throttle: Arc<Throttle>,
@@ -64,7 +64,7 @@ impl MessagePacing {
     }
 
     /// The next packet to leave; `backlog`: bytes that the application here has not taken.
-    pub(crate) fn next(&mut self, now: u64, backlog: &mut Backlog, datagram: &mut [u8]) -> Leaves {
+    pub fn next(&mut self, now: u64, backlog: &mut Backlog, datagram: &mut [u8]) -> Leaves {
         self.due = None;
         let written = |length: Option<usize>| length.map_or(Leaves::Nothing, Leaves::Notice);
         let left =
@@ -83,29 +83,29 @@ impl MessagePacing {
     }
 
     /// Packets from now on take this route.
-    pub(crate) fn take_way(&mut self, way: PacketRoute) {
+    pub fn take_way(&mut self, way: PacketRoute) {
         self.way = if self.leaving { PacketRoute::Only } else { way };
     }
 
     /// The application is going: what it has sent leaves now or never.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.leaving = true;
     }
 
     /// This packet of a message leaves.
-    pub(crate) fn on_send(&mut self, datagram: &mut [u8]) {
+    pub fn on_send(&mut self, datagram: &mut [u8]) {
         if let Some(out) = &mut self.outflow {
             out.on_send(datagram);
         }
     }
 
     /// A packet of a message arrived.
-    pub(crate) fn on_packet(&mut self, header: &Bth) {
+    pub fn on_packet(&mut self, header: &Bth) {
         self.inflow.on_packet(header);
     }
 
     /// A notification or a report arrived.
-    pub(crate) fn on_notification(&mut self, now: u64, packet: &Packet<'_>) {
+    pub fn on_notification(&mut self, now: u64, packet: &Packet<'_>) {
         match (packet.report(), &mut self.outflow) {
             (Some((_, psn)), Some(out)) => out.on_report(psn),
             (None, None) => self.throttle.on_notification(now),
@@ -114,7 +114,7 @@ impl MessagePacing {
     }
 
     /// When something may be sent again, if it is too early now.
-    pub(crate) fn due(&self) -> Option<u64> {
+    pub fn due(&self) -> Option<u64> {
         self.due
     }
 }

@@ -5,7 +5,7 @@ use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_transport::{AtomicOperation, AtomicRequest, FlushRequest, Kind, Part, ReadRequest};
 
 /// A part of a message as a record.
-pub(crate) fn part(part: &Part<'_>) -> Request {
+pub fn part(part: &Part<'_>) -> Request {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     let flags = flag(part.place.ends(), LAST)
         | flag(part.is_solicited, SOLICITED)
@@ -26,7 +26,7 @@ pub(crate) fn part(part: &Part<'_>) -> Request {
 }
 
 /// A READ of the peer as a record.
-pub(crate) fn read(request: &ReadRequest) -> Request {
+pub fn read(request: &ReadRequest) -> Request {
     let (address, rkey, length) = (request.address, request.key, request.length);
     // A request that goes on to another process of an XRC domain has no mark for a repetition
     // there; which of XRC's do is not known here.
@@ -37,7 +37,7 @@ pub(crate) fn read(request: &ReadRequest) -> Request {
 }
 
 /// An atomic of the peer as a record.
-pub(crate) fn atomic(request: &AtomicRequest) -> Request {
+pub fn atomic(request: &AtomicRequest) -> Request {
     let (address, rkey) = (request.address, request.key);
     match request.operation {
         AtomicOperation::CompareSwap { compare, swap } => {
@@ -49,7 +49,7 @@ pub(crate) fn atomic(request: &AtomicRequest) -> Request {
 }
 
 /// A FLUSH of the peer as a record.
-pub(crate) fn flush(request: &FlushRequest) -> Request {
+pub fn flush(request: &FlushRequest) -> Request {
     let FlushRequest { address, key: rkey, length, placement, selectivity } = *request;
     Request::Flush { address, rkey, length, placement, selectivity }
 }

@@ -4,7 +4,7 @@
 //! for those that a peer names, and offers. Payload that the application leaves in place because of
 //! an offer is read from its pages when packets are made; see `omniverb_link::payload_source`.
 
-use crate::pages::link_grants::Grants;
+use crate::pages::mapped_pages::MappedPages;
 use omniverb_link::Endpoint;
 use omniverb_link::payload_source::SOURCES;
 use omniverb_terms::Rkey;
@@ -15,7 +15,7 @@ const PAUSE: u64 = 100_000_000;
 
 /// The offers to a link.
 #[derive(Default)]
-pub(crate) struct Sources {
+pub struct Sources {
     /// The keys wanted at the last check, and the revocation count of that time.
     seen: ([Rkey; SOURCES], u64),
     /// All of it is offered.
@@ -26,7 +26,7 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Offers what is wanted and mapped; has asked for what is not.
-    pub(crate) fn look(&mut self, endpoint: &mut Endpoint, grants: &mut Grants, now: u64) {
+    pub fn look(&mut self, endpoint: &mut Endpoint, grants: &mut impl MappedPages, now: u64) {
         let (wanted, epoch) = (endpoint.sources_wanted(), endpoint.peer_epoch());
         if self.settled && self.seen == (wanted, epoch) || now < self.paused_until {
             return;
@@ -43,7 +43,7 @@ impl Sources {
     }
 
     /// This one cannot be reached now.
-    pub(crate) fn withdraw(&mut self, endpoint: &mut Endpoint, key: Rkey, now: u64) {
+    pub fn withdraw(&mut self, endpoint: &mut Endpoint, key: Rkey, now: u64) {
         endpoint.withdraw_source(key);
         (self.settled, self.paused_until) = (false, now + PAUSE);
     }

@@ -2,10 +2,8 @@
 
 mod upper_layer;
 
-use crate::command::Row;
-use crate::kept_memory_limits::Allowance;
-use crate::pages::grant::Grant;
-use crate::pages::link_grants::{Grants, Stretch};
+use crate::allowance::Allowance;
+use crate::pages::mapped_pages::MappedPages;
 use crate::pages::payload_source_offers::Sources;
 use crate::pages::read_execution::MappedReads;
 use crate::pages::write_execution::{WritePlacement, is_drained};
@@ -13,22 +11,21 @@ use crate::queue_pair::incoming_messages::Incoming;
 use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::responder_answers::{Answer, Readings};
 use crate::queue_pair::unreliable_backlog::Backlog;
-use omniverb_link::page_grant_pacing::Denial;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Broken, Endpoint, Nak};
 use omniverb_ring::shared_atomics::AtomicU64;
-use omniverb_terms::{Operations, Refusal, Rkey, Service};
+use omniverb_terms::{Operations, Refusal, Service};
 use omniverb_transport::{Request as Order, Status, SubmitError, Ticket};
 
 /// The engine's end of an RC or UC link.
-pub(crate) struct Application {
+pub struct Application<P> {
     endpoint: Endpoint,
     allowance: Allowance,
     outgoing: Outgoing,
     incoming: Incoming,
     readings: Readings,
     /// The application's pages, as far as we have them.
-    grants: Grants,
+    grants: P,
     /// Those of them that it sends from.
     sources: Sources,
     placing: WritePlacement,
@@ -62,7 +59,7 @@ enum LatestSrq {
 }
 
 /// A report of the application.
-pub(crate) enum ApplicationState {
+pub enum ApplicationState {
     /// It has consumed everything up to here.
     Consumed(Ticket),
     /// It has no receive for this.
@@ -75,14 +72,14 @@ pub(crate) enum ApplicationState {
     Gone(Ticket),
 }
 
-impl Application {
+impl<P: MappedPages> Application<P> {
     /// `sure_bytes`: see [`Incoming`].
-    pub(crate) fn new(
+    pub fn new(
         endpoint: Endpoint,
         service: Service,
         sure_bytes: u64,
         allowance: Allowance,
-    ) -> Application {
+    ) -> Application<P> {
         Application {
             endpoint,
             outgoing: Outgoing::new(&allowance),
@@ -90,7 +87,7 @@ impl Application {
             backlog: Backlog::new(&allowance),
             readings: Readings::new(&allowance),
             allowance,
-            grants: Grants::default(),
+            grants: P::default(),
             sources: Sources::default(),
             placing: WritePlacement::default(),
             mapped_reads: MappedReads::default(),
@@ -105,70 +102,70 @@ impl Application {
     }
 
     /// It may not ask the peer for these.
-    pub(crate) fn refuse(&mut self, refused: Operations) {
+    pub fn refuse(&mut self, refused: Operations) {
         self.outgoing.refused = refused;
     }
 
     /// Whether its oldest request is one that it may not make.
-    pub(crate) fn asks_refused(&self) -> bool {
+    pub fn asks_refused(&self) -> bool {
         self.outgoing.asks_refused()
     }
 
     /// Sets the time of the following events.
-    pub(crate) fn set_time(&mut self, now: u64) {
+    pub fn set_time(&mut self, now: u64) {
         self.now = now;
     }
 
     /// Whether the application wrote what no application writes.
-    pub(crate) fn is_broken(&self) -> bool {
+    pub fn is_broken(&self) -> bool {
         self.broken
     }
 
     /// Whether its QP is open.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.endpoint.peer_is_open()
     }
 
     /// Whether it has closed its QP.
-    pub(crate) fn has_closed(&self) -> bool {
+    pub fn has_closed(&self) -> bool {
         self.endpoint.peer_has_closed()
     }
 
     /// The attributes of its QP at RTR, if it is that far.
-    pub(crate) fn receiving(&self) -> Option<ReceiveAttributes> {
+    pub fn receiving(&self) -> Option<ReceiveAttributes> {
         self.endpoint.peer_receiving()
     }
 
     /// The attributes of its QP at RTS, if it is that far.
-    pub(crate) fn sending(&self) -> Option<SendAttributes> {
+    pub fn sending(&self) -> Option<SendAttributes> {
         self.endpoint.peer_sending()
     }
 
     /// Whether it is to ring when it has done something. True: from now on, but not for what it did
     /// until now.
-    pub(crate) fn have_it_ring(&mut self, ring: bool) -> bool {
+    pub fn have_it_ring(&mut self, ring: bool) -> bool {
         self.endpoint.set_blocked(ring)
     }
 
     /// It is served no more.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.endpoint.close();
         self.backlog = Backlog::new(&self.allowance);
         self.readings = Readings::new(&self.allowance);
     }
 
     /// Whether it naps, and what has happened is what it waits for.
-    pub(crate) fn nap_is_over(&mut self) -> bool {
+    pub fn nap_is_over(&mut self) -> bool {
         self.endpoint.nap_is_over()
     }
 
     /// Announces that it is awake, and returns where napping threads are found.
-    pub(crate) fn answer_nap(&mut self) -> &AtomicU64 {
+    pub fn answer_nap(&mut self) -> &AtomicU64 {
         self.endpoint.answer_nap()
     }
 
     /// Takes what it asks for and `submit` has room for. True: there is more.
-    pub(crate) fn take_requests(
+    pub fn take_requests(
         &mut self,
         submit: impl FnMut(Order) -> Result<(), SubmitError>,
     ) -> Result<bool, Broken> {
@@ -176,55 +173,55 @@ impl Application {
     }
 
     /// Its oldest request is over, and so perhaps its QP.
-    pub(crate) fn completed(&mut self, status: Status, original: Option<u64>) -> Fate {
+    pub fn completed(&mut self, status: Status, original: Option<u64>) -> Fate {
         let completed = self.outgoing.completed(&mut self.endpoint, status, original);
         self.checked(completed, Fate::GoesOn)
     }
 
     /// The connection failed by itself: it is told.
-    pub(crate) fn give_up(&mut self, status: Status) {
+    pub fn give_up(&mut self, status: Status) {
         self.outgoing.give_up(&mut self.endpoint, status);
     }
 
     /// Says what it could not be told before for lack of room, as far as there is room now.
-    pub(crate) fn flush_answers(&mut self) -> Result<(), Broken> {
+    pub fn flush_answers(&mut self) -> Result<(), Broken> {
         self.outgoing.answer(&mut self.endpoint).map(drop)
     }
 
     /// UC: likewise, what arrived for it.
-    pub(crate) fn flush_backlog(&mut self, now: u64) -> Result<(), Broken> {
+    pub fn flush_backlog(&mut self, now: u64) -> Result<(), Broken> {
         self.backlog.flush(&mut self.endpoint, now).map(drop)
     }
 
     /// When something that is kept is too old.
-    pub(crate) fn due(&self) -> Option<u64> {
+    pub fn due(&self) -> Option<u64> {
         self.backlog.due().into_iter().chain(self.readings.due()).min()
     }
 
     /// Drops what is too old by now.
-    pub(crate) fn expire(&mut self, now: u64) {
+    pub fn expire(&mut self, now: u64) {
         self.backlog.expire(now);
         self.readings.expire(now);
     }
 
     /// Drops what is kept here while the vNIC keeps more than it may.
-    pub(crate) fn give_way(&mut self) {
+    pub fn give_way(&mut self) {
         self.backlog.give_way(&self.allowance);
         self.readings.give_way(&self.allowance);
     }
 
     /// UC: what arrived for it and found no room.
-    pub(crate) fn backlog(&mut self) -> &mut Backlog {
+    pub fn backlog(&mut self) -> &mut Backlog {
         &mut self.backlog
     }
 
     /// Its requests whose payload was taken from where it was.
-    pub(crate) fn taken_in_place(&self) -> u64 {
+    pub fn taken_in_place(&self) -> u64 {
         self.outgoing.in_place
     }
 
     /// Hears what the application has to say.
-    pub(crate) fn listen(&mut self, mut hear: impl FnMut(ApplicationState)) -> Result<(), Broken> {
+    pub fn listen(&mut self, mut hear: impl FnMut(ApplicationState)) -> Result<(), Broken> {
         loop {
             // An answer may be about what was consumed before it was given: look at that first.
             let answer = self.readings.next(&mut self.endpoint)?;
@@ -255,7 +252,7 @@ impl Application {
     }
 
     /// Whether the transport is to be told that there is room, or that there are bytes. Once.
-    pub(crate) fn take_stuck(&mut self) -> Result<bool, Broken> {
+    pub fn take_stuck(&mut self) -> Result<bool, Broken> {
         if self.draining && is_drained(&mut self.endpoint)? {
             self.draining = false;
             self.stuck = true;
@@ -264,47 +261,22 @@ impl Application {
     }
 
     /// Whether a receive is there that the peer was told is missing. Once.
-    pub(crate) fn receive_came(&mut self) -> bool {
+    pub fn receive_came(&mut self) -> bool {
         self.incoming.receive_came(&mut self.endpoint)
     }
 
-    /// A key to ask the control plane for, and what of it.
-    pub(crate) fn take_wanted(&mut self) -> Option<(Rkey, Stretch)> {
-        self.grants.take_wanted()
-    }
-
-    /// The control plane could not be asked for it.
-    pub(crate) fn not_asked(&mut self, key: Rkey) {
-        self.grants.not_asked(key);
-    }
-
-    /// The control plane refused it.
-    pub(crate) fn refused(&mut self, key: Rkey, denied: Denial) {
-        self.grants.refused(key, denied);
-    }
-
-    /// Whether only the application itself wants this key to be mapped.
-    pub(crate) fn is_own(&self, key: Rkey) -> bool {
-        self.grants.is_own(key)
-    }
-
-    /// Nothing of these is granted any more.
-    pub(crate) fn withdraw(&mut self, row: &Row) {
-        self.grants.withdraw(row);
-    }
-
-    /// The control plane granted it; `epoch`: see [`crate::Grant`].
-    pub(crate) fn granted(&mut self, grant: Grant, epoch: u32) {
-        self.grants.insert(&self.endpoint, grant, epoch);
+    /// The application's pages, and the end of the link that says whether they still are granted.
+    pub fn pages(&mut self) -> (&mut P, &Endpoint) {
+        (&mut self.grants, &self.endpoint)
     }
 
     /// Operations of the peer that were executed here.
-    pub(crate) fn mapped(&self) -> u64 {
+    pub fn mapped(&self) -> u64 {
         self.placing.count + self.mapped_reads.count
     }
 
     /// Whether the application must tell us when it has consumed or has made room.
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         self.stuck
             || self.draining
             || self.outgoing.waits()
@@ -313,7 +285,7 @@ impl Application {
     }
 
     /// Offers the application what it wants to send from.
-    pub(crate) fn offer_sources(&mut self) {
+    pub fn offer_sources(&mut self) {
         let Application { endpoint, grants, sources, now, .. } = self;
         sources.look(endpoint, grants, *now);
     }

@@ -1,7 +1,8 @@
 //! Serves an RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::kept_memory_limits::Allowance;
+use crate::allowance::Allowance;
 use crate::pacing::unreliable_message_window::PacketRoute;
+use crate::pages::mapped_pages::MappedPages;
 use crate::queue_pair::application::{Application, ApplicationState};
 use crate::queue_pair::connection_parameters::{self, Terms, Trains};
 use crate::queue_pair::outgoing_requests::Fate;
@@ -21,8 +22,9 @@ enum Transport {
 }
 
 /// One queue pair.
-pub(crate) struct Connected {
-    pub(crate) application: Application,
+pub struct Connected<P> {
+    /// The layer above the transport: its end of the link.
+    pub application: Application<P>,
     /// There from RTR on.
     transport: Option<Transport>,
     stage: Stage,
@@ -38,8 +40,11 @@ pub(crate) struct Connected {
     rings_since: bool,
 }
 
-impl Connected {
-    pub(crate) fn new(
+impl<P: MappedPages> Connected<P> {
+    /// A queue pair whose application is at the other end of a link with request rings of
+    /// `request_bytes`. `features`: bits of [`crate::peer_features`] that the peer has.
+    #[must_use]
+    pub fn new(
         mut endpoint: Endpoint,
         service: Service,
         (qpn, peer_qpn): (Qpn, Qpn),
@@ -47,7 +52,7 @@ impl Connected {
         request_bytes: usize,
         allowance: Allowance,
         trains: Trains,
-    ) -> Connected {
+    ) -> Connected<P> {
         // The application's requests complete when the network has acknowledged them.
         endpoint.publish_no_credits();
         endpoint.set_watched(false);
@@ -70,17 +75,17 @@ impl Connected {
     }
 
     /// Whether packets can be taken: the application's QP is RTR.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.transport.is_some()
     }
 
     /// Why the connection failed, once.
-    pub(crate) fn take_failure(&mut self) -> Option<Status> {
+    pub fn take_failure(&mut self) -> Option<Status> {
         self.failure.take()
     }
 
     /// Looks at everything the application may have done. True: there is more than was taken.
-    pub(crate) fn serve(&mut self, now: u64) -> bool {
+    pub fn serve(&mut self, now: u64) -> bool {
         if self.stage.is_closed() {
             return false;
         }
@@ -115,7 +120,7 @@ impl Connected {
 
     /// The application's QP is going. An RC peer still hears what was consumed and what was
     /// refused: it may wait for nothing else. UC finishes what it has to send.
-    pub(crate) fn leave(&mut self, now: u64) {
+    pub fn leave(&mut self, now: u64) {
         if self.service.is_reliable() && self.stage.leave() {
             let _ = self.hear(now);
         }
@@ -212,7 +217,7 @@ impl Connected {
     }
 
     /// A packet from the peer.
-    pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, ecn: Ecn) {
+    pub fn packet(&mut self, now: u64, packet: &Packet<'_>, ecn: Ecn) {
         self.application.set_time(now);
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
@@ -232,7 +237,7 @@ impl Connected {
     }
 
     /// Packets from the peer that follow each other. False: they have to come one by one.
-    pub(crate) fn take_run(&mut self, now: u64, run: &WriteRun<'_>) -> bool {
+    pub fn take_run(&mut self, now: u64, run: &WriteRun<'_>) -> bool {
         self.application.set_time(now);
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
@@ -243,7 +248,7 @@ impl Connected {
     }
 
     /// The time that was asked for has come.
-    pub(crate) fn timeout(&mut self, now: u64) {
+    pub fn timeout(&mut self, now: u64) {
         self.application.expire(now);
         if let Some(Transport::Rc(connection)) = &mut self.transport {
             connection.handle_timeout(now);
@@ -251,7 +256,7 @@ impl Connected {
     }
 
     /// When to call `timeout`.
-    pub(crate) fn next_timeout(&self) -> Option<u64> {
+    pub fn next_timeout(&self) -> Option<u64> {
         let transport = match &self.transport {
             Some(Transport::Rc(connection)) => connection.poll_timeout(),
             Some(Transport::Uc(_, pacing)) => pacing.due(),
@@ -261,13 +266,13 @@ impl Connected {
     }
 
     /// Whether something waits for the application.
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         !self.stage.is_closed() && self.application.waits()
     }
 
     /// Whether all that is to be sent is an acknowledgement that might travel with what the
     /// application is about to say.
-    pub(crate) fn may_wait(&mut self) -> bool {
+    pub fn may_wait(&mut self) -> bool {
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
                 matches!(self.stage, Stage::Receives | Stage::Sends | Stage::Closed)
@@ -278,7 +283,7 @@ impl Connected {
     }
 
     /// Whether the next operation may begin; `None`: there is no connection yet, or any more.
-    pub(crate) fn operations(&mut self) -> Option<&mut OperationPermit> {
+    pub fn operations(&mut self) -> Option<&mut OperationPermit> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => Some(connection.operations()),
             Transport::Uc(connection, _) => Some(connection.operations()),
@@ -286,14 +291,14 @@ impl Connected {
     }
 
     /// Packets from now on take this route. RC puts them in order itself.
-    pub(crate) fn take_way(&mut self, way: PacketRoute) {
+    pub fn take_way(&mut self, way: PacketRoute) {
         if let Some(Transport::Uc(_, pacing)) = &mut self.transport {
             pacing.take_way(way);
         }
     }
 
     /// Writes the next packet.
-    pub(crate) fn transmit(&mut self, now: u64, datagram: &mut [u8]) -> Option<usize> {
+    pub fn transmit(&mut self, now: u64, datagram: &mut [u8]) -> Option<usize> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => {
                 let mut sent = connection.poll_transmit(now, datagram, &mut self.application);
@@ -318,7 +323,7 @@ impl Connected {
     }
 
     /// Writes a packet that tells the peer that nothing can leave for `wait`, if it should know.
-    pub(crate) fn delay(&mut self, now: u64, wait: u64, datagram: &mut [u8]) -> Option<usize> {
+    pub fn delay(&mut self, now: u64, wait: u64, datagram: &mut [u8]) -> Option<usize> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => connection.poll_delay(now, wait, datagram),
             Transport::Uc(..) => None,
@@ -335,7 +340,7 @@ impl Connected {
 
     /// Writes up to `count` packets like the one that was written last, which is the first `length`
     /// bytes of `datagrams`, behind it. How many.
-    pub(crate) fn transmit_alike(
+    pub fn transmit_alike(
         &mut self,
         now: u64,
         datagrams: &mut [u8],
@@ -389,7 +394,7 @@ impl Connected {
     }
 
     /// After packets were taken or made.
-    pub(crate) fn after(&mut self) {
+    pub fn after(&mut self) {
         let silent = self.stage == Stage::Silent;
         self.tell();
         if self.application.is_broken() && !self.stage.is_closed() {
@@ -410,7 +415,7 @@ impl Connected {
     }
 
     /// Whether it is to ring only since the last call.
-    pub(crate) fn take_rings_since(&mut self) -> bool {
+    pub fn take_rings_since(&mut self) -> bool {
         std::mem::take(&mut self.rings_since)
     }
 
@@ -436,7 +441,7 @@ impl Connected {
     }
 
     /// Nothing is taken or sent any more.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.stage.close();
         self.counted = Counters { window: 0, ..self.numbers() };
         self.transport = None;
@@ -444,7 +449,7 @@ impl Connected {
     }
 
     /// The counters of a reliable connection. An ended one returns its last.
-    pub(crate) fn numbers(&self) -> Counters {
+    pub fn numbers(&self) -> Counters {
         match &self.transport {
             Some(Transport::Rc(connection)) => connection.counters(),
             _ => self.counted,

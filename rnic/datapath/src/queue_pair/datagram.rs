@@ -1,6 +1,6 @@
 //! Serves a UD queue pair and one destination: a link on one side, single packets on the other.
 
-use crate::kept_memory_limits::Allowance;
+use crate::allowance::Allowance;
 use crate::pacing::sender_throttle::Throttle;
 use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::queue_pair::unreliable_backlog::Backlog;
@@ -24,7 +24,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// The far end of a UD link: one of the queue pair's destinations, or a group that it is attached
 /// to.
-pub(crate) struct Datagrams {
+pub struct Datagrams {
     endpoint: Endpoint,
     qpn: Qpn,
     peer_qpn: Qpn,
@@ -41,7 +41,11 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(crate) fn new(
+    /// The destination `peer_qpn` of a UD queue pair. `features`: bits of
+    /// [`crate::peer_features`] that the peer has; `throttle`: of all links of the queue pair to
+    /// that address.
+    #[must_use]
+    pub fn new(
         mut endpoint: Endpoint,
         qpn: Qpn,
         peer_qpn: Qpn,
@@ -68,12 +72,12 @@ impl Datagrams {
     }
 
     /// The application may not ask the peer for these.
-    pub(crate) fn refuse(&mut self, refused: Operations) {
+    pub fn refuse(&mut self, refused: Operations) {
         self.is_mute = refused.contains(Operations::DATAGRAM);
     }
 
     /// The application may have made room.
-    pub(crate) fn serve(&mut self, now: u64) {
+    pub fn serve(&mut self, now: u64) {
         if !self.closed && self.backlog.flush(&mut self.endpoint, now).is_err() {
             self.close();
         }
@@ -87,47 +91,47 @@ impl Datagrams {
     }
 
     /// Whether the application is to ring only since the last call.
-    pub(crate) fn take_rings_since(&mut self) -> bool {
+    pub fn take_rings_since(&mut self) -> bool {
         std::mem::take(&mut self.rings_since)
     }
 
     /// Whether messages wait for the application.
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         !self.closed && !self.backlog.is_empty()
     }
 
     /// When something may be sent again, if it is too early now, or is too old.
-    pub(crate) fn next_timeout(&self) -> Option<u64> {
+    pub fn next_timeout(&self) -> Option<u64> {
         self.pacing.due().into_iter().chain(self.backlog.due()).min()
     }
 
     /// The time that was asked for has come.
-    pub(crate) fn timeout(&mut self, now: u64) {
+    pub fn timeout(&mut self, now: u64) {
         self.backlog.expire(now);
     }
 
     /// Drops what is kept here while the vNIC keeps more than it may.
-    pub(crate) fn give_way(&mut self) {
+    pub fn give_way(&mut self) {
         self.backlog.give_way(&self.allowance);
     }
 
     /// The application is going.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.pacing.leave();
     }
 
     /// Whether the next message may leave.
-    pub(crate) fn operations(&mut self) -> &mut OperationPermit {
+    pub fn operations(&mut self) -> &mut OperationPermit {
         &mut self.operations
     }
 
     /// Packets from now on take this route.
-    pub(crate) fn take_way(&mut self, way: PacketRoute) {
+    pub fn take_way(&mut self, way: PacketRoute) {
         self.pacing.take_way(way);
     }
 
     /// Writes the next packet. `buffer`: for the message.
-    pub(crate) fn transmit(
+    pub fn transmit(
         &mut self,
         now: u64,
         datagram: &mut [u8],
@@ -200,7 +204,7 @@ impl Datagrams {
     }
 
     /// A packet from the peer; the application looks at the Q_Key.
-    pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>) {
+    pub fn packet(&mut self, now: u64, packet: &Packet<'_>) {
         if packet.opcode().is_notification() {
             return self.pacing.on_notification(now, packet);
         }
@@ -219,7 +223,7 @@ impl Datagrams {
 
     /// A packet to the group, from any sender: the application gets the header that names the
     /// sender.
-    pub(crate) fn copy(
+    pub fn copy(
         &mut self,
         now: u64,
         packet: &Packet<'_>,
@@ -246,7 +250,7 @@ impl Datagrams {
     }
 
     /// Nothing is taken or sent any more.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.closed = true;
         self.backlog = Backlog::new(&self.allowance);
         self.endpoint.close();

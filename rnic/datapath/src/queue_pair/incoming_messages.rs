@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Resources of the application that a record takes, beside room in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
+pub enum Needs {
     /// One of the receives that it has posted.
     Receive,
     Nothing,
@@ -24,7 +24,7 @@ struct PartialMessage {
 }
 
 /// Records that the application got and has not consumed, oldest first. The ring bounds them.
-pub(crate) struct Incoming {
+pub struct Incoming {
     given: VecDeque<PartialMessage>,
     /// Bytes that every receive of the application has, if the current message's was promised.
     floor: Option<u64>,
@@ -39,12 +39,12 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(sure_bytes: u64) -> Incoming {
+    pub fn new(sure_bytes: u64) -> Incoming {
         Incoming { given: VecDeque::new(), floor: None, sure_bytes, lacking: false, consumed: 0 }
     }
 
     /// Writes a part of a message into the ring.
-    pub(crate) fn deliver(
+    pub fn deliver(
         &mut self,
         endpoint: &mut Endpoint,
         ticket: Ticket,
@@ -66,25 +66,25 @@ impl Incoming {
     }
 
     /// Whether a message lacks a receive; then the peer gets an RNR NAK.
-    pub(crate) fn lacks_receive(&mut self, endpoint: &mut Endpoint) -> bool {
+    pub fn lacks_receive(&mut self, endpoint: &mut Endpoint) -> bool {
         self.lacking = endpoint.credit() == Credit::None;
         self.lacking
     }
 
     /// Whether there is a receive after the peer was told that there is none. Once.
-    pub(crate) fn receive_came(&mut self, endpoint: &mut Endpoint) -> bool {
+    pub fn receive_came(&mut self, endpoint: &mut Endpoint) -> bool {
         let came = self.lacking && endpoint.credit() != Credit::None;
         self.lacking &= !came;
         came
     }
 
     /// Whether it waits for the application to consume something, or to post a receive.
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         self.lacking || !self.given.is_empty()
     }
 
     /// Writes a record into the ring. Several of one ticket count as one.
-    pub(crate) fn put(
+    pub fn put(
         &mut self,
         endpoint: &mut Endpoint,
         ticket: Ticket,
@@ -126,7 +126,7 @@ impl Incoming {
     }
 
     /// Writes a READ or atomic into the ring; false: no room.
-    pub(crate) fn ask(
+    pub fn ask(
         &mut self,
         endpoint: &mut Endpoint,
         ticket: Ticket,
@@ -141,7 +141,7 @@ impl Incoming {
 
     /// The last thing the application has consumed since the last call. All with smaller tickets
     /// are consumed too, but for READs that were passed on late.
-    pub(crate) fn consumed(&mut self, endpoint: &mut Endpoint) -> Result<Option<Ticket>, Broken> {
+    pub fn consumed(&mut self, endpoint: &mut Endpoint) -> Result<Option<Ticket>, Broken> {
         if self.given.is_empty() {
             return Ok(None);
         }
@@ -156,7 +156,7 @@ impl Incoming {
     }
 
     /// The oldest thing that the application has not consumed.
-    pub(crate) fn oldest(&self) -> Option<Ticket> {
+    pub fn oldest(&self) -> Option<Ticket> {
         self.given.front().map(|given| given.ticket)
     }
 }

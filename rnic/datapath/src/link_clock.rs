@@ -17,15 +17,15 @@ const BATCHES_MAX: u32 = 64;
 
 /// Now, by both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Now {
+pub struct Now {
     /// Nanoseconds of the monotonic clock.
-    pub(super) clock: u64,
+    pub clock: u64,
     /// The links' time.
-    pub(super) links: u64,
+    pub links: u64,
 }
 
 /// How a thread attends.
-pub(super) struct LinkClock {
+pub struct LinkClock {
     /// When it looked at the clock last.
     looked: u64,
     /// Until when it sleeps if nothing happens, while it does.
@@ -40,17 +40,17 @@ pub(super) struct LinkClock {
 
 impl LinkClock {
     /// From now on.
-    pub(super) fn new(clock: u64) -> LinkClock {
+    pub fn new(clock: u64) -> LinkClock {
         LinkClock { looked: clock, until: 0, missed: 0, was_away: false, batches: 0 }
     }
 
     /// The thread is going to sleep, until then if nothing happens. `None`: for ever.
-    pub(super) fn sleeps(&mut self, until: Option<u64>) {
+    pub fn sleeps(&mut self, until: Option<u64>) {
         self.until = until.unwrap_or(u64::MAX);
     }
 
     /// The thread looks at the clock.
-    pub(super) fn look(&mut self, clock: u64) -> Now {
+    pub fn look(&mut self, clock: u64) -> Now {
         let expected = self.looked.max(self.until).saturating_add(LATE);
         let missed = clock.saturating_sub(expected);
         self.missed += missed;
@@ -60,22 +60,22 @@ impl LinkClock {
     }
 
     /// The clock's value when it is `time` for links, if nothing is missed until then.
-    pub(super) fn clock_at(&self, time: u64) -> u64 {
+    pub fn clock_at(&self, time: u64) -> u64 {
         time.saturating_add(self.missed)
     }
 
     /// A batch was read from the sockets; there may be more.
-    pub(super) fn has_read(&mut self) {
+    pub fn has_read(&mut self) {
         self.batches += u32::from(self.was_away);
     }
 
     /// Whether answers may lie unread in the sockets.
-    pub(super) fn is_behind(&self) -> bool {
+    pub fn is_behind(&self) -> bool {
         self.was_away && self.batches < BATCHES_MAX
     }
 
     /// The sockets are empty, or links' timers run all the same.
-    pub(super) fn is_back(&mut self) {
+    pub fn is_back(&mut self) {
         (self.was_away, self.batches) = (false, 0);
     }
 }

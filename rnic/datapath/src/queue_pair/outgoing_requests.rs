@@ -1,8 +1,8 @@
 //! Turns records of the application's request ring into requests of the transport.
 
-use crate::kept_memory_limits::Allowance;
+use crate::allowance::Allowance;
 use crate::memory_accounts::{Part, Room};
-use crate::pages::link_grants::{Grants, Target};
+use crate::pages::mapped_pages::{MappedPages, Target};
 use crate::pages::payload_source_offers::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Source};
@@ -31,7 +31,7 @@ const AHEAD: usize = 8192;
 
 /// The state of a QP when one of its requests is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     GoesOn,
     /// The request failed, and the QP with it.
     Failed,
@@ -67,7 +67,7 @@ struct Answer {
 }
 
 /// The records under way, oldest first.
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     pieces: VecDeque<Piece>,
     /// Number of the oldest.
     first: u64,
@@ -78,9 +78,9 @@ pub(crate) struct Outgoing {
     /// The WRITE whose last piece was not taken yet.
     write: Option<Write>,
     /// Those ever taken whose payload was not in the ring.
-    pub(crate) in_place: u64,
+    pub in_place: u64,
     /// Operations that may not be requested of the peer.
-    pub(crate) refused: Operations,
+    pub refused: Operations,
     /// The next record to take is such a request.
     is_refused: bool,
     /// Answers to the application for which there was no room.
@@ -90,7 +90,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(allowance: &Allowance) -> Outgoing {
+    pub fn new(allowance: &Allowance) -> Outgoing {
         Outgoing {
             pieces: VecDeque::new(),
             first: 0,
@@ -106,7 +106,7 @@ impl Outgoing {
     }
 
     /// Hands records to `submit`. True: there may be more, but the transport is full.
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         endpoint: &Endpoint,
         mut submit: impl FnMut(Order) -> Result<(), SubmitError>,
@@ -203,10 +203,10 @@ impl Outgoing {
     }
 
     /// `bytes` of a request under way, into pieces that follow each other: all of them, or none.
-    pub(crate) fn gather<'a>(
+    pub fn gather<'a>(
         &self,
         (endpoint, sources): (&mut Endpoint, &mut Sources),
-        grants: &mut Grants,
+        grants: &mut impl MappedPages,
         (id, offset): (RequestId, u64),
         pieces: impl Iterator<Item = &'a mut [u8]>,
         bytes: usize,
@@ -248,7 +248,7 @@ impl Outgoing {
     }
 
     /// Bytes that a READ brought.
-    pub(crate) fn place(
+    pub fn place(
         &mut self,
         endpoint: &mut Endpoint,
         id: RequestId,
@@ -274,7 +274,7 @@ impl Outgoing {
     }
 
     /// The oldest request is over.
-    pub(crate) fn completed(
+    pub fn completed(
         &mut self,
         endpoint: &mut Endpoint,
         status: Status,
@@ -304,7 +304,7 @@ impl Outgoing {
     }
 
     /// The connection failed by itself: the application is told.
-    pub(crate) fn give_up(&mut self, endpoint: &mut Endpoint, status: Status) {
+    pub fn give_up(&mut self, endpoint: &mut Endpoint, status: Status) {
         self.pieces.clear();
         self.tell(Response::Nak { code: nak(status) });
         let _ = self.answer(endpoint);
@@ -315,7 +315,7 @@ impl Outgoing {
     }
 
     /// Says what is to be said; false: no room for all of it.
-    pub(crate) fn answer(&mut self, endpoint: &mut Endpoint) -> Result<bool, Broken> {
+    pub fn answer(&mut self, endpoint: &mut Endpoint) -> Result<bool, Broken> {
         while let Some(Answer { response, data, .. }) = self.answers.front() {
             if !say(endpoint, response, data)? {
                 return Ok(false);
@@ -330,12 +330,12 @@ impl Outgoing {
     }
 
     /// Whether everything that was asked before is over, and what comes next may not be asked.
-    pub(crate) fn asks_refused(&self) -> bool {
+    pub fn asks_refused(&self) -> bool {
         self.is_refused && self.pieces.is_empty()
     }
 
     /// Something waits for the application: room for an answer.
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         !self.answers.is_empty()
     }
 }

@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 
 /// Room for so much, all of which may lie in a larger one. Copies are the same room.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Walls>);
+pub struct Room(Arc<Walls>);
 
 /// A room that may be gone.
 #[derive(Clone, Debug)]
-pub(crate) struct WeakRoom(Weak<Walls>);
+pub struct WeakRoom(Weak<Walls>);
 
 #[derive(Debug)]
 struct Walls {
@@ -46,28 +46,28 @@ enum Share {
 
 impl Room {
     /// A room for so much.
-    pub(crate) fn new(most: usize) -> Room {
+    pub fn new(most: usize) -> Room {
         Room::build(most, None, None)
     }
 
     /// A room for so much that sets `alarm` when less than an eighth of it is left.
-    pub(crate) fn with_alarm(most: usize, alarm: Arc<AtomicBool>) -> Room {
+    pub fn with_alarm(most: usize, alarm: Arc<AtomicBool>) -> Room {
         Room::build(most, None, Some(alarm))
     }
 
     /// A room within this one; what is taken of it is taken of both.
-    pub(crate) fn within(&self, most: usize) -> Room {
+    pub fn within(&self, most: usize) -> Room {
         Room::build(most, Some(self.around(Share::Any, 1)), None)
     }
 
     /// A room within this one that has no more of it than is left for others, and sets its alarm.
-    pub(crate) fn share(&self, most: usize) -> Room {
+    pub fn share(&self, most: usize) -> Room {
         Room::build(most, Some(self.around(Share::Fair, 1)), self.0.alarm.clone())
     }
 
     /// Like `share`, without the alarm, taking so much of this one at a time: it is shared by
     /// threads, and the room within is not.
-    pub(crate) fn share_by_steps(&self, most: usize, step: usize) -> Room {
+    pub fn share_by_steps(&self, most: usize, step: usize) -> Room {
         Room::build(most, Some(self.around(Share::Fair, step)), None)
     }
 
@@ -80,59 +80,61 @@ impl Room {
         Room(Arc::new(Walls { most, allowed, taken, around, alarm }))
     }
 
-    pub(crate) fn downgrade(&self) -> WeakRoom {
+    /// The same room, which may be gone when it is looked for.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRoom {
         WeakRoom(Arc::downgrade(&self.0))
     }
 
     /// A part of it. `None`: so much is not left. Of two threads that ask at once both may be
     /// refused what one of them could have; they never have too much.
-    pub(crate) fn part(&self, bytes: usize) -> Option<Part> {
+    pub fn part(&self, bytes: usize) -> Option<Part> {
         self.part_up_to(self.0.most, bytes)
     }
 
     /// Like `part`, as long as no more than `most` of this room is taken then.
-    pub(crate) fn part_up_to(&self, most: usize, bytes: usize) -> Option<Part> {
+    pub fn part_up_to(&self, most: usize, bytes: usize) -> Option<Part> {
         self.take(most, bytes).then(|| Part { bytes, room: self.clone() })
     }
 
     /// A part of it whether or not so much is left: for what has to be kept.
-    pub(crate) fn stretch(&self, bytes: usize) -> Part {
+    pub fn stretch(&self, bytes: usize) -> Part {
         self.overdraw(bytes);
         Part { bytes, room: self.clone() }
     }
 
     /// How much of it is taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
     /// How much it is in all.
-    pub(crate) fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         self.0.most
     }
 
     /// How much is left of it.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.0.most.saturating_sub(self.taken())
     }
 
     /// Whether hardly anything is left.
-    pub(crate) fn is_tight(&self) -> bool {
+    pub fn is_tight(&self) -> bool {
         self.left() < self.0.most / 8
     }
 
     /// No more than so much is to be kept here, until [`Room::restore`].
-    pub(crate) fn reduce_to(&self, bytes: usize) {
+    pub fn reduce_to(&self, bytes: usize) {
         self.0.allowed.store(bytes.min(self.0.most), Ordering::Relaxed);
     }
 
     /// As much may be kept here as in the beginning.
-    pub(crate) fn restore(&self) {
+    pub fn restore(&self) {
         self.0.allowed.store(self.0.most, Ordering::Relaxed);
     }
 
     /// Whether more is kept than may be.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.taken() > self.0.allowed.load(Ordering::Relaxed)
     }
 
@@ -217,26 +219,26 @@ impl Around {
 
 impl WeakRoom {
     /// Whether something has it still.
-    pub(crate) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         self.0.strong_count() > 0
     }
 
     /// The room, if something has it still.
-    pub(crate) fn upgrade(&self) -> Option<Room> {
+    pub fn upgrade(&self) -> Option<Room> {
         self.0.upgrade().map(Room)
     }
 }
 
 /// A part of a room, which is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub struct Part {
     bytes: usize,
     room: Room,
 }
 
 impl Part {
     /// Takes so many bytes more. False: they are not left, and nothing is taken.
-    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+    pub fn grow(&mut self, bytes: usize) -> bool {
         let grows = self.room.take(self.room.0.most, bytes);
         if grows {
             self.bytes += bytes;
@@ -245,20 +247,20 @@ impl Part {
     }
 
     /// Takes so many bytes more whether or not they are left.
-    pub(crate) fn stretch(&mut self, bytes: usize) {
+    pub fn stretch(&mut self, bytes: usize) {
         self.room.overdraw(bytes);
         self.bytes += bytes;
     }
 
     /// Gives so many bytes back; not more than there are.
-    pub(crate) fn shrink(&mut self, bytes: usize) {
+    pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.room.give(bytes);
     }
 
     /// Gives back what is more than so many bytes.
-    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+    pub fn shrink_to(&mut self, bytes: usize) {
         self.shrink(self.bytes.saturating_sub(bytes));
     }
 }

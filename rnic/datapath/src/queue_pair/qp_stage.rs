@@ -2,7 +2,7 @@
 
 /// How far the application's QP is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub enum Stage {
     /// Before RTS: what it asks for is not taken.
     Receives,
     /// RTS.
@@ -19,12 +19,12 @@ pub(super) enum Stage {
 
 impl Stage {
     /// Whether nothing more is taken from the application.
-    pub(super) fn is_closed(self) -> bool {
+    pub fn is_closed(self) -> bool {
         matches!(self, Stage::Closed | Stage::Gone)
     }
 
     /// The connection failed, or is broken off.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         *self = match self {
             Stage::Receives | Stage::Sends | Stage::Closed => Stage::Closed,
             Stage::Leaving | Stage::Silent | Stage::Gone => Stage::Gone,
@@ -32,7 +32,7 @@ impl Stage {
     }
 
     /// The application goes. True: this was not known.
-    pub(super) fn leave(&mut self) -> bool {
+    pub fn leave(&mut self) -> bool {
         let (next, news) = match *self {
             Stage::Receives | Stage::Sends => (Stage::Leaving, true),
             Stage::Closed => (Stage::Gone, true),

@@ -6,8 +6,7 @@
 //! WRITE of its own behind what is written: the application checks the key and refuses or places
 //! it, as if the whole had come that way.
 
-use crate::pages::grant::REMOTE_WRITE;
-use crate::pages::link_grants::{Grants, Target};
+use crate::pages::mapped_pages::{MappedPages, REMOTE_WRITE, Target};
 use crate::request_records;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
@@ -19,7 +18,7 @@ use omniverb_wire::WriteRun;
 const IN_A_ROW_MAX: u32 = 64;
 
 /// The treatment of a part of a WRITE.
-pub(crate) enum Course {
+pub enum Course {
     /// It travels to the application, which places it.
     Travels(Request),
     /// It is in its place, and the application need not know.
@@ -45,12 +44,12 @@ enum WriteRoute {
 }
 
 /// The WRITE that is arriving at one link, and what was placed so far.
-pub(crate) struct WritePlacement {
+pub struct WritePlacement {
     way: WriteRoute,
     /// Packets that became records one after the other, only because something came before.
     in_a_row: u32,
     /// Messages executed here.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 impl Default for WritePlacement {
@@ -61,23 +60,23 @@ impl Default for WritePlacement {
 
 /// Decides whether a WRITE may overtake others, or waits for them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
+pub struct Order {
     /// Something that came before it waits for room in the ring.
-    pub(crate) is_behind: bool,
+    pub is_behind: bool,
     /// The peer can be made to say it again.
-    pub(crate) may_wait: bool,
+    pub may_wait: bool,
 }
 
 impl WritePlacement {
     /// Something else than a WRITE arrived.
-    pub(crate) fn interrupted(&mut self) {
+    pub fn interrupted(&mut self) {
         self.in_a_row = 0;
     }
 
     /// Places a part, or says how it travels.
-    pub(crate) fn part(
+    pub fn part(
         &mut self,
-        grants: &mut Grants,
+        grants: &mut impl MappedPages,
         endpoint: &mut Endpoint,
         part: &Part<'_>,
         order: Order,
@@ -124,7 +123,7 @@ impl WritePlacement {
     /// The way of a whole message. `None`: none, for now.
     fn choose(
         &mut self,
-        grants: &mut Grants,
+        grants: &mut impl MappedPages,
         endpoint: &mut Endpoint,
         target: Target,
         order: Order,
@@ -143,9 +142,9 @@ impl WritePlacement {
     }
 
     /// Places a run, if its message is placed here. False: nothing of it counts.
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
-        grants: &mut Grants,
+        grants: &mut impl MappedPages,
         endpoint: &mut Endpoint,
         (part, run): (&Part<'_>, &WriteRun<'_>),
         order: Order,
@@ -165,13 +164,13 @@ impl WritePlacement {
     }
 
     /// A part of the rest was taken.
-    pub(crate) fn rest_began(&mut self) {
+    pub fn rest_began(&mut self) {
         self.way = WriteRoute::Rest;
     }
 }
 
 /// Whether the application has consumed everything that it was given.
-pub(crate) fn is_drained(endpoint: &mut Endpoint) -> Result<bool, Broken> {
+pub fn is_drained(endpoint: &mut Endpoint) -> Result<bool, Broken> {
     endpoint.request_consumed(endpoint.request_position())
 }
 
