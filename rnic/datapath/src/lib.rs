@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allowance;
+pub mod hosted_links;
 pub mod link_clock;
 pub mod memory_accounts;
 pub mod missed_doorbell_poll;
