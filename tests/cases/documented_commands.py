@@ -117,6 +117,7 @@ ELSEWHERE = {
     r"systemctl (enable|disable) --now omniverb-cluster":
         "needs etcd; cluster.* runs the same program",
     r"systemctl (restart|status) omniverbd": "is about the service of the machine",
+    r"(After|ExecStart|Environment)=.*": "is a line of a unit of systemd",
     r"which extent\? where\?.*|etcd +-> .*|link found": "is a line of a drawing",
 }
 _PRELUDE = """
