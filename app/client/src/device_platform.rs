@@ -143,7 +143,7 @@ impl Host for ProcessHost {
     }
 
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
-        omniverb_sys::mapped_window::residency_for_sure(window, start, found).is_ok()
+        omniverb_sys::mapping_as_ring_window::residency_for_sure(window, start, found).is_ok()
     }
 
     fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {

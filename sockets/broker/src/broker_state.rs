@@ -8,7 +8,7 @@ use crate::inherited_channels::InheritedChannels;
 use crate::links::Links;
 use crate::listeners::Listeners;
 use crate::observed_routes::ObservedRoutes;
-use crate::offers::Offers;
+use crate::unmatched_offers::Offers;
 use omniverb_formats::address_range::Range;
 use omniverb_sys::EventFd;
 use std::os::fd::OwnedFd;

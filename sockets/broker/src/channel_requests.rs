@@ -19,8 +19,8 @@ use crate::inherited_channels::{Claim, ClaimOutcome};
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, release_channel,
 };
-use crate::offers::Offer;
 use crate::remote_channel_requests;
+use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Refusal, Reply};
 use omniverb_sys::tcp_listener::TcpListenerInfo;
 use omniverb_sys::{clock, lock};

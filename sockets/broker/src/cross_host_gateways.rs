@@ -10,13 +10,13 @@
 //! A gateway reads and writes what its clients send. So it serves its own user only, unless it may
 //! read what all in the network namespace send anyway, and has shown so by a raw socket.
 
+use crate::arrived_tcp_connections::{IncomingConnection, IncomingConnections, Match};
 use crate::client::Client;
-use crate::incoming_connections::{IncomingConnection, IncomingConnections, Match};
 use crate::limits::{
     GATEWAYS_FOR_ALL, GATEWAYS_OF_NAMESPACE, GATEWAYS_OF_USER, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
 };
 use crate::listeners::Process;
-use crate::offers::Offer;
+use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Failure, Wanted};
 use omniverb_formats::channel::{Names, PORT_ALLOWED_FOR};
 use omniverb_sys::random;

@@ -4,7 +4,7 @@ use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::links::LinkRecord;
-use crate::offers::Offer;
+use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Reach, Refusal, Side};
 use omniverb_formats::link_layout;
 use omniverb_sys::{clock, lock, memfd};

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod arrived_tcp_connections;
 mod broker_state;
 mod channel_requests;
 mod channels;
@@ -26,7 +27,6 @@ mod cross_host_gateways;
 mod cross_namespace_matching;
 mod cross_namespace_permissions;
 mod daemon_queries;
-mod incoming_connections;
 mod inherited_channels;
 mod introduce_channel;
 mod introduce_link;
@@ -34,11 +34,11 @@ mod limits;
 mod links;
 mod listeners;
 mod observed_routes;
-mod offers;
 mod remote_channel_requests;
 mod startup_parameters;
 mod status;
 mod traffic_match;
+mod unmatched_offers;
 
 pub use omniverb_formats::address_range::Range;
 pub use startup_parameters::StartupParameters;

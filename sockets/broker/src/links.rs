@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::daemon_messages::Place;
-use crate::offers::Offer;
+use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::Reply;
 use omniverb_sys::process_is_dead;
 use omniverb_sys::tcp_connection::TcpConnection;

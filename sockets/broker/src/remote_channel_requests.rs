@@ -1,15 +1,15 @@
 //! Answers processes that want a channel to another host, by gateways
 //! ([`crate::cross_host_gateways`]).
 
+use crate::arrived_tcp_connections::Match;
 use crate::broker_state::Broker;
 use crate::channels::Ends;
 use crate::client::Client;
 use crate::cross_host_gateways::{Answer, OpenRoute, RouteAddresses, Serves, way};
-use crate::incoming_connections::Match;
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
 };
-use crate::offers::Offer;
+use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Failure, Reply, Wanted};
 use omniverb_formats::channel::{self, PORT_ALLOWED_FOR};
 use omniverb_sys::raw_tcp_socket_proof::is_raw_socket_of;

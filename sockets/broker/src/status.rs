@@ -9,7 +9,7 @@ use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::{Denial, Place};
 use crate::limits::{OPERATORS, PATIENCE};
-use crate::offers::Offer;
+use crate::unmatched_offers::Offer;
 use omniverb_formats::socket_status_rows::{Channel, Listener, Reason, Row, Socket, State};
 use omniverb_formats::{Direction, channel, link_layout};
 use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};

@@ -12,8 +12,8 @@ use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::errno::errno;
 use crate::user_memory::{UserMessage, UserMessages, UserPtr};
 use crate::{
-    descriptor_probe, epoll_members, fallback_ledger, fork_refcount, scm_rights, unlinked_calls,
-    vfork_check,
+    descriptor_probe, epoll_members, fallback_ledger, fork_refcount, running_call_counts,
+    scm_rights, vfork_check,
 };
 
 /// A call that changes what is known.
@@ -180,7 +180,7 @@ impl Call<'_> {
         let forks = fork_refcount::fork_count();
         if let Some(fd) = self.uses() {
             descriptor_tables::look(fd);
-            unlinked_calls::count_one(fd);
+            running_call_counts::count_one(fd);
         }
         if let Some(from) = self.duplicates() {
             // One process is counted once.
@@ -244,7 +244,7 @@ impl Call<'_> {
             fork_refcount::mark_untracked(from);
         }
         if let Some(fd) = self.uses() {
-            unlinked_calls::uncount_one(fd);
+            running_call_counts::uncount_one(fd);
         }
     }
 

@@ -32,7 +32,7 @@ use rustix::process::getpid;
 use crate::borrowed_fd::borrow;
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::process_count_slots::{self, CountSlot, Release, process_counts};
-use crate::{unlinked_calls, vfork_check};
+use crate::{running_call_counts, vfork_check};
 
 /// In the name of what is no socket.
 const SET: u64 = 1 << 63;
@@ -264,8 +264,8 @@ pub(crate) fn release_closed(fd: c_int) {
         return;
     }
     let is_used = match binding.name.cookie & SET {
-        0 => unlinked_calls::is_any_of(fd),
-        _ => unlinked_calls::is_slept_in(binding.id()),
+        0 => running_call_counts::is_any_of(fd),
+        _ => running_call_counts::is_slept_in(binding.id()),
     };
     // Otherwise it is not known what calls are under way.
     let is_used = is_used || is_over();

@@ -67,6 +67,7 @@ mod observed_socket_marks;
 mod process_count_slots;
 mod process_exit;
 mod readiness;
+mod running_call_counts;
 mod scm_rights;
 mod shared_memory;
 mod socket_marks;
@@ -76,13 +77,12 @@ mod symbol_lookup;
 pub mod syscall_hook;
 mod syscall_scan;
 mod table_memory;
-#[cfg(test)]
-mod test_entry_points;
 mod text_buffer;
 mod transport_choice;
 mod transports_lifecycle;
 mod tsc_clock;
-mod unlinked_calls;
+#[cfg(test)]
+mod unit_test_entry_stubs;
 mod usage_report;
 mod user_memory;
 mod vfork_check;

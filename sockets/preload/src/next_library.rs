@@ -29,7 +29,7 @@ macro_rules! native {
             $(
                 let name = concat!(stringify!($slot), "\0");
                 if let Ok(name) = core::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
-                    crate::test_entry_points::fill(&$slot, name);
+                    crate::unit_test_entry_stubs::fill(&$slot, name);
                 }
             )*
         }

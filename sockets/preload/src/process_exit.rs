@@ -12,7 +12,7 @@ use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
 use crate::errno::keeping_errno;
 use crate::process_count_slots::{self, Release};
-use crate::{fork_refcount, unlinked_calls};
+use crate::{fork_refcount, running_call_counts};
 
 /// How a process is about to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,5 +57,5 @@ fn keep_signals() {
 fn is_lone() -> bool {
     let tasks = c"/proc/self/task";
     let is_proc = statfs(tasks).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
-    is_proc && !unlinked_calls::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
+    is_proc && !running_call_counts::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
 }

@@ -1,8 +1,8 @@
 //! Maps extents side by side into one window, a few at a time.
 
 use crate::extent::Extent;
-use crate::mapped_window;
 use crate::mapping::{Access, Mapping};
+use crate::mapping_as_ring_window;
 use omniverb_ring::Window;
 use std::io;
 use std::os::fd::AsFd;
@@ -43,7 +43,7 @@ impl SideBySide {
     /// One without an errno if it is not.
     pub fn finish(self, keep: impl Send + Sync + 'static) -> io::Result<Window> {
         match self.done == self.mapping.len() {
-            true => Ok(mapped_window::over(self.mapping, keep)),
+            true => Ok(mapping_as_ring_window::over(self.mapping, keep)),
             false => Err(io::ErrorKind::InvalidInput.into()),
         }
     }

@@ -9,7 +9,7 @@
 
 use crate::extent_error::VerifyError;
 use crate::mapping::{Access, Mapping};
-use crate::{clock, dax_device, mapped_window, memfd};
+use crate::{clock, dax_device, mapping_as_ring_window, memfd};
 use omniverb_ring::Window;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fstat};
 use std::io;
@@ -147,7 +147,7 @@ impl<F: AsFd> Extent<F> {
         access: Access,
         keep: impl Send + Sync + 'static,
     ) -> io::Result<Window> {
-        Ok(mapped_window::over(self.mapping(access)?, keep))
+        Ok(mapping_as_ring_window::over(self.mapping(access)?, keep))
     }
 
     /// As [`map`](Self::map), if it has just so many bytes.
@@ -185,11 +185,14 @@ impl<F: AsFd> Extent<F> {
         if found != expected {
             return Err(VerifyError::Length { found, expected }.into());
         }
-        Ok(mapped_window::over(Mapping::behind_own(self.file.as_fd(), self.offset, bytes)?, ()))
+        Ok(mapping_as_ring_window::over(
+            Mapping::behind_own(self.file.as_fd(), self.offset, bytes)?,
+            (),
+        ))
     }
 
     /// As [`map`](Self::map), with a page behind it that the file does not have, for
-    /// [`mapped_window::residency_for_sure`]. `keep` lives as long as the mapping.
+    /// [`mapping_as_ring_window::residency_for_sure`]. `keep` lives as long as the mapping.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -202,7 +205,7 @@ impl<F: AsFd> Extent<F> {
         let end = size.next_multiple_of(clock::page_bytes() as u64);
         let mapping =
             Mapping::with_a_page_of(self.file.as_fd(), (self.offset, length), end, access)?;
-        Ok(mapped_window::over(mapping, keep))
+        Ok(mapping_as_ring_window::over(mapping, keep))
     }
 
     /// Takes its pages out of the file: it reads as zeros, also by mappings of it. The kernel takes
@@ -224,7 +227,7 @@ impl<F: AsFd> Extent<F> {
     /// all of a mapping's pages; otherwise what the kernel says.
     pub fn replace(&self, window: &Window) -> io::Result<()> {
         let new = self.map_exactly(window.len(), Access::ReadWrite)?;
-        mapped_window::replace(window, &new, self.file.as_fd(), self.offset)
+        mapping_as_ring_window::replace(window, &new, self.file.as_fd(), self.offset)
     }
 }
 
@@ -395,7 +398,7 @@ mod tests {
             let window = extent.map_with_proof(Access::ReadWrite, ()).unwrap();
             assert_eq!(window.len() as u64, pages * PAGE);
             let mut found = vec![7; pages as usize];
-            mapped_window::residency_for_sure(&window, 0, &mut found).unwrap();
+            mapping_as_ring_window::residency_for_sure(&window, 0, &mut found).unwrap();
             let expected = |page: usize| u8::from(page == there);
             let right = found.iter().enumerate().all(|(i, byte)| byte & 1 == expected(i));
             assert!(right, "{first} {pages}: {found:?}");

@@ -23,7 +23,7 @@
 #![expect(unsafe_code)]
 
 use crate::mapping::Mapping;
-use crate::{Extent, futex, lock, mapped_window};
+use crate::{Extent, futex, lock, mapping_as_ring_window};
 use omniverb_ring::{Window, WordMemory};
 use std::io;
 use std::marker::PhantomData;
@@ -90,7 +90,7 @@ impl ProcessLiveness {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(bytes: usize) -> io::Result<ProcessLiveness> {
-        let head = mapped_window::over(Mapping::own(crate::clock::page_bytes())?, ());
+        let head = mapping_as_ring_window::over(Mapping::own(crate::clock::page_bytes())?, ());
         head.store(FIRST, head.address() as u64, Ordering::Relaxed);
         head.store(DISTANCE, bytes as u64, Ordering::Relaxed);
         Ok(ProcessLiveness { head, bytes, thread: AtomicU32::new(0), told: Mutex::default() })

@@ -6,7 +6,7 @@
 use crate::command::Row;
 use crate::pages::shared_mappings::Hold;
 use omniverb_ring::Window;
-use omniverb_sys::mapped_window::residency;
+use omniverb_sys::mapping_as_ring_window::residency;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 

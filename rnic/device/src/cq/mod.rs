@@ -1,7 +1,7 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
 pub mod background_progress;
-mod capacity;
+mod capacity_and_memory;
 pub(crate) mod completion_entry;
 mod empty_poll;
 mod link_count;

@@ -1,6 +1,6 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
-use super::nak_state::{DroppedFor, Nak, NakKind};
+use super::nak_and_receive_state::{DroppedFor, Nak, NakKind};
 use super::{
     EndOfMessage, Message, OnceResult, Pending, PendingKind, ReadInProgress, RememberedKind,
     RememberedRequest, Responder, State,

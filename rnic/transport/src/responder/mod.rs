@@ -8,12 +8,12 @@
 mod ack_coalescing;
 mod duplicate_request;
 mod execute;
-mod nak_state;
+mod nak_and_receive_state;
 mod response;
 mod write_run;
 
 use ack_coalescing::AckCoalescer;
-use nak_state::{DroppedFor, Nak, NakKind, Receive, ResponderState};
+use nak_and_receive_state::{DroppedFor, Nak, NakKind, Receive, ResponderState};
 
 pub(crate) use execute::{length_fits, part};
 

@@ -1,6 +1,6 @@
 //! Runs: packets in the middle of a WRITE that are taken in one go.
 
-use super::nak_state::ResponderState;
+use super::nak_and_receive_state::ResponderState;
 use super::{EndOfMessage, Message, PendingKind, Responder, State, part};
 use crate::upper_layer::{Kind, RunOutcome, UpperLayer};
 use crate::{AddressedPackets, Config, MESSAGE_MAX};

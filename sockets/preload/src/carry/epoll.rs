@@ -33,7 +33,7 @@ use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::kernel_socket;
 use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
-use crate::{fallback_ledger, fork_refcount, unlinked_calls};
+use crate::{fallback_ledger, fork_refcount, running_call_counts};
 
 /// Where a call tells events.
 type Events<'e> = UserSliceMut<'e, libc::epoll_event>;
@@ -246,7 +246,7 @@ impl<'e> CarriedSet<'e> {
     /// The call is about to sleep: no member is polled any more, and no link joins the set that
     /// would not wake it.
     pub(crate) fn arm(&mut self) {
-        unlinked_calls::falls_asleep(self.id);
+        running_call_counts::falls_asleep(self.id);
         self.is_armed = true;
         if let Some(carried) = &self.carried {
             carried.stop_polling();
@@ -293,7 +293,7 @@ impl<'e> CarriedSet<'e> {
     /// It sleeps no more.
     pub(crate) fn disarm(&mut self) {
         if core::mem::take(&mut self.is_armed) {
-            unlinked_calls::wakes(self.id);
+            running_call_counts::wakes(self.id);
             if self.carried.is_some() {
                 kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
             }
@@ -324,13 +324,13 @@ pub(crate) fn wait_without_places(set: c_int, native: impl FnOnce() -> c_int) ->
         return native();
     }
     let id = set_id(set);
-    unlinked_calls::falls_asleep(id);
+    running_call_counts::falls_asleep(id);
     if EpollSlot::of(id).is_some() {
         leave_to_kernel(set);
     }
     published_bytes::flush_all();
     let told = native();
-    unlinked_calls::wakes(id);
+    running_call_counts::wakes(id);
     told
 }
 

@@ -20,9 +20,9 @@ use super::epoll_membership::is_open;
 use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
 use super::unread_bytes;
+use crate::running_call_counts;
 use crate::spin_history::LookHistory;
 use crate::tsc_clock;
-use crate::unlinked_calls;
 
 /// So many members that are maybe ready are worth to be looked at for the sake of one of them.
 pub(super) const CROWD: u64 = 1 << 10;
@@ -227,7 +227,7 @@ impl EpollSlot {
     /// A thread sleeps in the set, or is about to.
     #[inline]
     pub(super) fn has_sleepers(self) -> bool {
-        unlinked_calls::is_slept_in(self.set())
+        running_call_counts::is_slept_in(self.set())
     }
 
     /// The kernel was asked not long ago, and has told all.

@@ -17,7 +17,7 @@ use super::{
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount::{self, Fork};
 use crate::kernel_socket;
-use crate::{fallback_ledger, library_fds, unlinked_calls};
+use crate::{fallback_ledger, library_fds, running_call_counts};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
@@ -98,7 +98,7 @@ pub(crate) fn after_fork(forking: Option<Forking>, child: c_int, own: OwnDescrip
         ended_link_private_memory::begin_anew();
         forgotten_links::reset_in_child();
         unread_links::begin_anew();
-        unlinked_calls::begin_anew();
+        running_call_counts::begin_anew();
         // Duplicates of the parent's, of no use here.
         let forking = forking.as_ref().filter(|_| own == OwnDescriptors::Close);
         let own = forking.map(|forking| forking.own).into_iter().flatten();

@@ -99,7 +99,7 @@ use crate::kernel_socket;
 use crate::process_count_slots::{self, Release};
 use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
-    call_effects, fallback_ledger, fork_refcount, process_exit, unlinked_calls, vfork_check,
+    call_effects, fallback_ledger, fork_refcount, process_exit, running_call_counts, vfork_check,
 };
 use crate::{descriptor_tables, tsc_clock};
 
@@ -320,7 +320,7 @@ pub(crate) fn leave_all() {
 pub(crate) fn stop() {
     if is_here() {
         // From here on, for good, no link is made, and none gets its memory that is there.
-        unlinked_calls::count();
+        running_call_counts::count();
         kernel_fallback::leave_all();
         links::turn_off();
         fork_refcount::stop();

@@ -17,9 +17,9 @@ use super::{
 };
 use crate::descriptor_tables::{self, DESCRIPTORS};
 use crate::kernel_socket;
+use crate::running_call_counts::{self, count_one, uncount_one};
 use crate::syscall_scan::Calls;
 use crate::tsc_clock;
-use crate::unlinked_calls::{self, count_one, uncount_one};
 use crate::{fallback_ledger, fork_refcount, observed_socket_marks, syscall_scan, vfork_check};
 
 /// Bytes of the ring that have to be of use.
@@ -33,7 +33,7 @@ pub(super) enum LinkLookup {
     Carried(Link),
     /// It has one without memory, held: so far all is the kernel's.
     Offered(Link),
-    /// A socket without one; a call is counted: [`unlinked_calls::uncount_one`].
+    /// A socket without one; a call is counted: [`running_call_counts::uncount_one`].
     Counted,
     /// It is none.
     Other,
@@ -92,7 +92,7 @@ fn offer(fd: c_int) -> bool {
     if !is_alone || !may_be(fd, entry) {
         return false;
     }
-    let is_free = !unlinked_calls::is_any_of(fd) && broker::may_be_there();
+    let is_free = !running_call_counts::is_any_of(fd) && broker::may_be_there();
     // What is to be seen by the broker is offered, though no link may be worth it.
     let is_due = || admission::is_due(fd, entry.id()) || observed_socket_marks::is_wanted(fd);
     is_free && is_due() && offer_now(fd)
@@ -157,7 +157,7 @@ fn offer_now(fd: c_int) -> bool {
     {
         fallback_ledger::keep(fd, Why::Member);
     }
-    let is_quiet = !unlinked_calls::is_any_of(fd) && !forgotten_links::has_forgotten(link);
+    let is_quiet = !running_call_counts::is_any_of(fd) && !forgotten_links::has_forgotten(link);
     let is_free = is_same && is_where_it_may_be && is_quiet;
     let is_offered = is_free && broker::offer(fd, link);
     if !is_offered {

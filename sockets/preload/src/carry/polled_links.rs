@@ -22,7 +22,7 @@ use super::{
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::kernel_socket;
 use crate::mapped_memory::{Mapping, Sharing};
-use crate::{fork_refcount, tsc_clock, unlinked_calls, vfork_check};
+use crate::{fork_refcount, running_call_counts, tsc_clock, vfork_check};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -62,7 +62,7 @@ impl PolledLinks {
     /// For what no list is known: no socket has a link while the call lasts.
     pub(crate) fn leave_all(&mut self) {
         if vfork_check::is_this_process() {
-            unlinked_calls::count();
+            running_call_counts::count();
             self.uncounted += 1;
             super::leave_all();
         }
@@ -91,8 +91,8 @@ impl PolledLinks {
                 }
                 LinkLookup::Counted if self.unlinked.is_none() => self.unlinked = Some(one.fd),
                 LinkLookup::Counted => {
-                    unlinked_calls::count();
-                    unlinked_calls::uncount_one(one.fd);
+                    running_call_counts::count();
+                    running_call_counts::uncount_one(one.fd);
                     self.uncounted += 1;
                 }
                 LinkLookup::Other => {}
@@ -124,8 +124,8 @@ impl PolledLinks {
     pub(crate) fn release(&mut self) {
         self.each_held(|_, link| link.release());
         self.count = 0;
-        self.unlinked.take().into_iter().for_each(unlinked_calls::uncount_one);
-        (0..core::mem::take(&mut self.uncounted)).for_each(|_| unlinked_calls::uncount());
+        self.unlinked.take().into_iter().for_each(running_call_counts::uncount_one);
+        (0..core::mem::take(&mut self.uncounted)).for_each(|_| running_call_counts::uncount());
     }
 
     fn each_held(&self, mut with: impl FnMut(usize, Link)) {

@@ -9,7 +9,7 @@ use super::broker_dispatch;
 use super::links::{self, Flag, Link};
 use super::offers::{self, LinkLookup};
 use super::reattach::{self, LinkFate};
-use crate::unlinked_calls;
+use crate::running_call_counts;
 
 /// The link that a call which sends uses; or what the kernel's call gave where there is none.
 #[inline(always)]
@@ -85,7 +85,7 @@ pub(super) fn link_for_call(
         }
         LinkLookup::Counted => {
             let result = native();
-            unlinked_calls::uncount_one(fd);
+            running_call_counts::uncount_one(fd);
             Err(result)
         }
         LinkLookup::Other => Err(native()),

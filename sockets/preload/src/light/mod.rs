@@ -17,7 +17,8 @@
 //!   [`lane_assignment`], [`lane_table`].
 //! * Connections that were refused and open again: [`reopen_unaccepted`],
 //!   [`connections_without_channel`].
-//! * State: [`state`], [`signal_safe_lock`], [`mmap_buffers`], [`descriptors`], [`enabled`].
+//! * State: [`state`], [`signal_safe_lock`], [`mmap_buffers`], [`descriptors`],
+//!   [`enabled_and_fork_reset`].
 //! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
 
 mod accept_events;
@@ -32,7 +33,7 @@ mod connect_unspec;
 mod connections_without_channel;
 mod descriptors;
 mod doorbell;
-mod enabled;
+mod enabled_and_fork_reset;
 mod epoll_calls;
 mod epoll_sets;
 pub(crate) mod fast_path;
@@ -103,7 +104,7 @@ const PIECE: usize = 16 << 10;
 
 /// At the start of the program: connections are light.
 pub(crate) fn begin() {
-    if enabled::begin() {
+    if enabled_and_fork_reset::begin() {
         crate::carry::set_message_handler(take_messages);
     }
 }
@@ -127,16 +128,16 @@ pub(crate) fn count() -> (u64, u64) {
 /// There may be light connections.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    enabled::is_on()
+    enabled_and_fork_reset::is_on()
 }
 
 /// There may be some, and they are this process's.
 #[inline(always)]
 pub(crate) fn is_here() -> bool {
-    enabled::is_on() && vfork_check::is_this_process()
+    enabled_and_fork_reset::is_on() && vfork_check::is_this_process()
 }
 
-pub(crate) use enabled::is_begun;
+pub(crate) use enabled_and_fork_reset::is_begun;
 
 /// Takes the broker's messages for all threads. `false`: this process has no light connections. (A
 /// child of `fork` that comes here first begins anew before: the state, and its lock, are the
@@ -295,7 +296,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// A process is about to be made by `fork`. A process that has only listened so far leaves its
 /// listening sockets to children: they take up those that they accept at. (A child finds by itself
-/// that it is one, and begins anew: [`enabled`].)
+/// that it is one, and begins anew: [`enabled_and_fork_reset`].)
 pub(crate) fn forks() {
     if !is_here() {
         return;

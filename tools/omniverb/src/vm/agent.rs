@@ -5,7 +5,7 @@
 //! window's device, and of an events socket. Datagrams to UDP port 4791 go to the host's engine,
 //! and the engine's leave by it (`udp_port_relay.rs`); threads that sleep here are woken for the
 //! engine, and the engine for them (`engine_wakes.rs`); and so are processes that share a
-//! pair window (`agent_shared_memory.rs`). The host decides all rights; the agent decides only
+//! pair window (`agent_windows.rs`). The host decides all rights; the agent decides only
 //! whose pages may stay where they are for the host's engine (`pin_requests.rs`). Once it has its
 //! devices, it runs as an unused user; a process of its own opens devices that are plugged in later
 //! (`privileged_device_opener.rs`), and another one keeps pages.
@@ -15,7 +15,7 @@ mod startup_descriptors;
 #[cfg(test)]
 mod tests;
 
-use super::agent_shared_memory::Sharing;
+use super::agent_windows::Sharing;
 use super::engine_wakes::Wakes;
 use super::guest_address_message;
 use super::pin_requests::{Keeping, Lost, Speaker};

@@ -4,7 +4,7 @@
 //! two ends of the port are in files beside it.
 
 mod agent;
-mod agent_shared_memory;
+mod agent_windows;
 mod create_guest_memory_file;
 mod engine_wakes;
 mod guest_address_message;

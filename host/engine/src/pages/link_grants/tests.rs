@@ -6,7 +6,7 @@ use crate::pages::shared_mappings::Hold;
 use omniverb_datapath::testing::{end, end_that_rings};
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
-use omniverb_sys::mapped_window::residency;
+use omniverb_sys::mapping_as_ring_window::residency;
 use omniverb_sys::{Access, Extent, memfd};
 
 const KEY: Rkey = Rkey(9);
