@@ -18,7 +18,7 @@ mod errno_conversion;
 mod fd_readiness_thread;
 mod fork;
 mod memory_from_daemon;
-mod message_descriptors;
+mod messages_with_files;
 mod moved_or_pinned_extent;
 mod multicast_attachments;
 mod multicast_groups_of_qp;

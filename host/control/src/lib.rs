@@ -12,6 +12,7 @@
 mod allowed_processes;
 mod captures;
 mod client;
+mod client_memory_shares;
 mod client_outbox;
 mod clients;
 mod daemon_log;
@@ -31,8 +32,7 @@ mod link_audit_rate_limit;
 mod link_memory;
 mod listener;
 mod live_token_count;
-mod mapping_limit;
-mod memory_limits;
+mod max_map_count;
 mod objects;
 mod operators;
 mod pair_windows;
@@ -69,9 +69,9 @@ mod vnics_by_policy_address;
 mod watchdog;
 
 pub use allowed_processes::Allow;
+pub use client_memory_shares::Totals;
 pub use daemon_log::{Form, Journal, Level};
 pub use instance_lock::DaemonLifetime;
-pub use memory_limits::Totals;
 pub use objects::{
     AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,
     FaultsValue, Mode, ModeValue, ObjectError, ObjectKind, ObjectSet, OperationRateValue,

@@ -1,7 +1,7 @@
 //! Holds the settings of a daemon.
 
 use crate::allowed_processes::Allow;
-use crate::memory_limits::Totals;
+use crate::client_memory_shares::Totals;
 use crate::objects::ObjectSet;
 use crate::watchdog::SignOfLife;
 use omniverb_sys::helper_process::HelperStart;

@@ -1,7 +1,7 @@
 //! Starts and stops the tracing of links while the daemon captures packets.
 
 use crate::memory_from_daemon;
-use crate::message_descriptors::MessageWithFiles;
+use crate::messages_with_files::MessageWithFiles;
 use crate::queue_pair_records::QueuePairs;
 use crate::trace_ring::TraceRing;
 use omniverb_link::Tracer;

@@ -3,7 +3,7 @@
 use super::Client;
 use crate::daemon_caller_trait::DaemonCaller;
 use crate::deferred_daemon_calls::DeferredCall;
-use crate::message_descriptors::MessageWithFiles;
+use crate::messages_with_files::MessageWithFiles;
 use crate::page_revocation::PageQuestion;
 use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;

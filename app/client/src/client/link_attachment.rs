@@ -2,7 +2,7 @@
 
 use super::Client;
 use crate::memory_from_daemon;
-use crate::message_descriptors::{LinkFiles, MessageWithFiles};
+use crate::messages_with_files::{LinkFiles, MessageWithFiles};
 use crate::peer_doorbells::{BELL_BYTES, PeerBell, PeerDoorbells};
 use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::{FarEnd, Peer, Shared};

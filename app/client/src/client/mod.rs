@@ -35,7 +35,7 @@ use self::multicast_group_requests::MulticastGroups;
 use self::pages_granted_to_peers::GrantedPages;
 use crate::daemon_caller_trait::DaemonCaller;
 use crate::daemon_session::{self, Session};
-use crate::message_descriptors::MessageWithFiles;
+use crate::messages_with_files::MessageWithFiles;
 use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
     deferred_daemon_calls, device_import, device_platform, fork, peer_doorbells, peer_mappings,

@@ -5,7 +5,7 @@
 //! them (`omniverb_link::page_grant_pacing`).
 
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
-use crate::message_descriptors::MessageWithFiles;
+use crate::messages_with_files::MessageWithFiles;
 use crate::moved_or_pinned_extent::Extent;
 use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
 use crate::vm_window_loans;

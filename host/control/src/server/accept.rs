@@ -2,7 +2,7 @@
 
 use crate::client_outbox::Letter;
 use crate::server::Server;
-use crate::server::subsystems::Delivery;
+use crate::server::operation_contexts::Delivery;
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Arrived, Channel, SessionId};

@@ -3,7 +3,7 @@
 use crate::daemon_log::Level;
 use crate::reactor::Timer;
 use crate::server::Server;
-use crate::server::subsystems::StatusRows;
+use crate::server::operation_contexts::StatusRows;
 use omniverb_netns::AddressState;
 use omniverb_sys::netns::Namespace;
 use serde_json::Value;

@@ -6,7 +6,7 @@
 
 use crate::running_helper_requests::{Enclosed, Subject};
 use crate::server::Server;
-use crate::server::subsystems::SocketPairs;
+use crate::server::operation_contexts::SocketPairs;
 use crate::socket_broker_supervisor::{FromBroker, PER_TURN};
 use crate::socket_relations::ToSeek;
 use crate::vnic_attachment::Attached;

@@ -7,7 +7,7 @@ use crate::daemon_log::Level;
 use crate::engine::Summary;
 use crate::operators::Call;
 use crate::server::Server;
-use crate::server::subsystems::EnginePorts;
+use crate::server::operation_contexts::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::body::{Done, TraceBegin};
 use omniverb_session::operator::{Captured, Message};

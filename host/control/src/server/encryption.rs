@@ -5,7 +5,7 @@ use crate::daemon_log::Level;
 use crate::engine::{Encryption, Refusal};
 use crate::reactor::Timer;
 use crate::roce_port::{AGAIN, PAUSE, PortUse};
-use crate::server::subsystems::EnginePorts;
+use crate::server::operation_contexts::EnginePorts;
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::VnicId;

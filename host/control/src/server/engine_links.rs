@@ -6,7 +6,7 @@ use crate::engine::NetworkPlaces;
 use crate::link_memory::Shared;
 use crate::reactor::Timer;
 use crate::roce_port::{GroupScope, PAUSE};
-use crate::server::subsystems::EnginePorts;
+use crate::server::operation_contexts::EnginePorts;
 use omniverb_sys::clock;
 use omniverb_sys::proxied_udp::ProxiedSocket;
 use omniverb_sys::udp_socket::UdpPort;

@@ -6,7 +6,7 @@ use crate::daemon_log::Level;
 use crate::engine::Pages;
 use crate::link_memory::Shared;
 use crate::server::Server;
-use crate::server::subsystems::PairWindows;
+use crate::server::operation_contexts::PairWindows;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;

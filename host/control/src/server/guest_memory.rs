@@ -4,7 +4,7 @@ use crate::daemon_log::Level;
 use crate::engine::Row;
 use crate::guest_memory::Ram;
 use crate::server::Server;
-use crate::server::subsystems::Guests;
+use crate::server::operation_contexts::Guests;
 use omniverb_session::body::Adopted;
 use omniverb_session::operator::AttachMemory;
 use omniverb_session::pinned_pages::InvalidRuns;

@@ -1,7 +1,7 @@
 //! Writes lines of the audit.
 
 use crate::reactor::Timer;
-use crate::server::subsystems::AuditLines;
+use crate::server::operation_contexts::AuditLines;
 use omniverb_sys::clock;
 use omniverb_tenancy::{Audited, LinkEvent, Refusal};
 use std::fmt::{Display, Write};

@@ -3,16 +3,15 @@
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here connect them: [`accept`],
 //! [`identify_connections`], [`operators`], [`virtual_machines`], [`pair_windows`],
-//! [`control_packets`], [`engine_links`] and [`helper_answers`] take input, the tables decide,
+//! [`probe_and_cm_packets`], [`engine_links`] and [`helper_answers`] take input, the tables decide,
 //! [`execute_actions`] executes their decisions, [`disconnection`] ends clients. An operation over
-//! several parts gets those that it needs ([`subsystems`]).
+//! several parts gets those that it needs ([`operation_contexts`]).
 
 mod accept;
 mod ask_helper_for_addresses;
 mod broker_questions;
 mod captures;
 mod containers;
-mod control_packets;
 mod disconnection;
 mod encryption;
 mod engine_links;
@@ -22,12 +21,13 @@ mod helper_answers;
 mod identify_connections;
 mod link_audit_lines;
 mod objects;
+mod operation_contexts;
 mod operators;
 mod page_loans;
 mod pair_windows;
+mod probe_and_cm_packets;
 mod start;
 mod status;
-mod subsystems;
 mod virtual_machines;
 mod vnics;
 

@@ -7,7 +7,7 @@ use crate::engine::ENGINE_FEATURES;
 use crate::objects::{ObjectSet, Place};
 use crate::poller_tokens::Wakeup;
 use crate::server::Server;
-use crate::server::subsystems::EnginePorts;
+use crate::server::operation_contexts::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::operator::{ChangeObjects, OBJECT_TEXT_BYTES, ObjectsChanged};
 use omniverb_sys::signal_fds;

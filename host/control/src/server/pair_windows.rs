@@ -11,7 +11,7 @@ use crate::link_memory::Shared;
 use crate::pair_windows::Pair;
 use crate::reactor::Timer;
 use crate::server::Server;
-use crate::server::subsystems::PairWindows;
+use crate::server::operation_contexts::PairWindows;
 use crate::virtual_machines::{InBoth, WindowDemand};
 use crate::vm_supervisor::MachineSupervisor;
 use crate::vm_window_allocator::{PAGE, PieceRange, Pieces};

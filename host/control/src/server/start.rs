@@ -14,7 +14,7 @@ use crate::idle_exit::Idle;
 use crate::lingering_file_watch::WatchedFiles;
 use crate::link_audit_rate_limit::Audit;
 use crate::listener::Listener;
-use crate::mapping_limit;
+use crate::max_map_count;
 use crate::objects::Objects;
 use crate::operators::Operators;
 use crate::poller_tokens::{Entrance, Wakeup};
@@ -223,7 +223,7 @@ fn fit(limits: &mut Limits, queued_descriptors: usize) {
     // Every extent is a descriptor of ours.
     limits.extents = limits.extents.min(queued_descriptors);
     // Every link to the engine is a mapping of ours, and every process has some.
-    limits.fit_mappings(mapping_limit::allowed());
+    limits.fit_mappings(max_map_count::allowed());
 }
 
 /// The tables of a daemon, which go on where the last one at this place ended. `files`: the prefix

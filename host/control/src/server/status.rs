@@ -4,7 +4,7 @@ use crate::engine::QpCounters;
 use crate::qp_counters::{self, Slot};
 use crate::roce_port::VnicPort;
 use crate::server::encryption;
-use crate::server::subsystems::StatusRows;
+use crate::server::operation_contexts::StatusRows;
 use crate::vnic_policy::datapath_name;
 use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;

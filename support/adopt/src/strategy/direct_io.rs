@@ -20,7 +20,7 @@
 // UNSAFETY: borrows descriptors of the program by number, only to ask for their flags; reads
 // the clocks of its threads.
 
-use super::move_cost::MoveNecessity;
+use super::move_necessity_and_obstacles::MoveNecessity;
 use crate::address_space_sharers::SharingProcesses;
 use crate::kernel_page_users::shares_files;
 use crate::proc_task_files::{self, for_each_number, open_directory, read_start};

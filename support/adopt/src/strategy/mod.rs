@@ -1,7 +1,7 @@
 //! Chooses how to keep other threads from writing to pages while these are copied and replaced.
 
 mod direct_io;
-mod move_cost;
+mod move_necessity_and_obstacles;
 mod single_thread;
 mod thread_stop;
 mod userfaultfd;
@@ -12,7 +12,7 @@ use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
 use crate::movable_range::{kernel_may_store, thread_count};
 use crate::stretch_move::StretchMove;
-use move_cost::{DescriptorScanTime, KnownObstacle, MoveNecessity};
+use move_necessity_and_obstacles::{DescriptorScanTime, KnownObstacle, MoveNecessity};
 use omniverb_sys::extent::Kind;
 
 /// A way to move pages without losing a store.

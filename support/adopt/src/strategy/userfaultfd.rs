@@ -18,7 +18,7 @@
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
 use super::direct_io::{self, DirectIoDescriptors};
-use super::move_cost::{DescriptorScanTime, KnownObstacle, MoveNecessity};
+use super::move_necessity_and_obstacles::{DescriptorScanTime, KnownObstacle, MoveNecessity};
 use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
 use crate::stretch_move::{PAGE_BYTES, StretchMove};

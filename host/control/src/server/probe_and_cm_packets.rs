@@ -8,7 +8,7 @@ use crate::daemon_log::Level;
 use crate::engine::{Event, SharedLimits, handshake_datagram};
 use crate::roce_port::VnicPort;
 use crate::server::Server;
-use crate::server::subsystems::EnginePorts;
+use crate::server::operation_contexts::EnginePorts;
 use crate::vnics::Vnics;
 use omniverb_engine::LimitUnit;
 use omniverb_session::tc_units::{show_ops, show_rate};
