@@ -1,4 +1,4 @@
-//! What the program has of a buffer, its own or a node's.
+//! Defines the handle that a program has of a buffer, its own or another node's.
 
 use std::sync::Arc;
 

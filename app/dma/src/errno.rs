@@ -1,4 +1,4 @@
-//! How a call reports an error: -1 or null, and `errno`.
+//! Reports errors of calls as C programs expect them: -1 or null, and `errno`.
 
 use core::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! How much there may be of anything.
+//! Bounds nodes, transfers and messages of a program, and how long it waits for others.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a node's lock is around: its connection, and what is under way.
+//! Holds what a node's lock protects: its connection, and what is under way.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Names of numbers. People read them and scripts match them, so they are those that every other
-//! libibverbs prints.
+//! Names enumerated values as every other libibverbs prints them: people read the names and scripts
+//! match them.
 
 use core::ffi::{CStr, c_char};
 

@@ -1,4 +1,4 @@
-//! What `ibv_fork_init` and its relatives promise.
+//! Implements `ibv_fork_init` and its relatives, which have nothing to do here.
 //!
 //! On hardware a fork can move pages away from under the device, unless the library marks them.
 //! Here the device is the process itself: after a fork the parent still reaches its own pages, and

@@ -1,4 +1,4 @@
-//! What a verb that this device does not offer answers: `EOPNOTSUPP`, in the way its return type
+//! Answers verbs that this device does not offer: `EOPNOTSUPP`, in the way that the return type
 //! calls for. The arguments are whatever the caller put in registers; none is looked at.
 //!
 //! Only the generated entry points call these functions. Their symbols end in the words that

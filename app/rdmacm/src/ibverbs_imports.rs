@@ -1,4 +1,5 @@
-//! What `libibverbs.so.1` gives: verbs, and the private node of Omniverb's own libraries.
+//! Declares what `libibverbs.so.1` exports to this library: verbs, and the private node of
+//! Omniverb's own libraries.
 //!
 //! `cargo xtask dist` links with it. The tests of this crate have verbs and a daemon of their own
 //! in place of this file (`testing/fake_ibverbs.rs`).

@@ -1,4 +1,4 @@
-//! What lies behind an identifier, from its making to its end.
+//! Holds the state behind an identifier, from its making to its end.
 
 use core::ffi::c_void;
 use std::sync::{Condvar, Mutex, MutexGuard};

@@ -1,4 +1,5 @@
-//! Which process this is. What one made is not its forked child's: the daemon knows whose it is.
+//! Identifies this process. What a process made is not its forked child's: the daemon knows whose
+//! it is.
 
 /// This process, by its number.
 pub(crate) fn this() -> i32 {

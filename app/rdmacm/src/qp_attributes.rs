@@ -1,4 +1,4 @@
-//! What a queue pair needs to be connected: asked of the daemon, given to verbs.
+//! Asks the daemon for the attributes that connect a queue pair, and gives them to verbs.
 
 use core::ffi::c_int;
 

@@ -1,5 +1,5 @@
-//! What calls that this library does not offer answer: -1, and `EOPNOTSUPP`. The arguments are
-//! whatever the caller put in registers; none is looked at.
+//! Answers calls that this library does not offer: -1, and `EOPNOTSUPP`. The arguments are whatever
+//! the caller put in registers; none is looked at.
 //!
 //! Only the generated entry points call this function. Its symbol ends in the words that
 //! `symbols.toml` uses.

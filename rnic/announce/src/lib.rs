@@ -1,4 +1,4 @@
-//! What two nodes of the DMA API (`app/dma`) tell each other: which buffers there are, and when one
+//! Lets two nodes of the DMA API (`app/dma`) tell each other which buffers there are, and when one
 //! goes.
 //!
 //! In: messages from a node that may be hostile. Out: what is known of its buffers, and what is to

@@ -1,4 +1,4 @@
-//! The messages. Little endian, whatever the machine; all of one length.
+//! Encodes the messages. Little endian, whatever the machine; all of one length.
 //!
 //! | bytes | |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Two nodes that tell each other about their buffers, and one that hears anything.
+//! Tests two nodes that announce buffers to each other, and one that receives arbitrary messages.
 
 use omniverb_announce::{
     AnnouncedBuffer, AnnouncementFault, BUFFER_BYTES_MAX, BUFFERS_MAX, HELLO, Message, PeerBuffers,

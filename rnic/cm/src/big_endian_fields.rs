@@ -1,5 +1,5 @@
-//! Fields of a message by their offset. Offsets are constants of this crate; the array is always
-//! long enough for them.
+//! Reads and writes fields of a message by their offsets, which are constants of this crate; the
+//! array is always long enough for them.
 
 /// Bytes of a message behind the management header.
 pub(crate) const BYTES: usize = 232;

@@ -1,4 +1,4 @@
-//! What a connection joins: two queue pairs like each other, or the two ends of XRC.
+//! Names the kinds of connections: between two queue pairs like each other, or the two ends of XRC.
 
 use omniverb_terms::Service;
 

@@ -1,4 +1,5 @@
-//! What RDMA-CM adds (annex A11): port numbers as service ids, and IP addresses in private data.
+//! Encodes what RDMA-CM adds (annex A11): port numbers as service ids, and IP addresses in private
+//! data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! The frame of a message: the common management header (13.4.3).
+//! Encodes the frame of a message: the common management header (13.4.3).
 
 use crate::big_endian_fields::{BYTES, Fields};
 use crate::message::Message;

@@ -1,4 +1,4 @@
-//! Which messages there are (12.6), and the short ones among them.
+//! Defines the messages (12.6), and encodes the short ones among them.
 
 use crate::Private;
 use crate::big_endian_fields::Fields;

@@ -1,4 +1,4 @@
-//! What both sides have said about a connection: what their queue pairs need to know.
+//! Combines what both sides have said about a connection to what their queue pairs need to know.
 
 use crate::connection_kind::Kind;
 use crate::reply::Reply;

@@ -1,4 +1,4 @@
-//! REP: "connected, if you say so too" (12.6.8).
+//! Encodes REP, which accepts a connection (12.6.8).
 
 use crate::Private;
 use crate::big_endian_fields::Fields;

@@ -1,4 +1,4 @@
-//! REQ: "connect" (12.6.5).
+//! Encodes REQ, which asks for a connection (12.6.5).
 
 use crate::Private;
 use crate::big_endian_fields::Fields;

@@ -1,4 +1,4 @@
-//! A path in a REQ: primary and alternate look alike (12.6.5).
+//! Encodes a path in a REQ: primary and alternate look alike (12.6.5).
 
 use crate::big_endian_fields::Fields;
 use omniverb_terms::Gid;

@@ -1,4 +1,4 @@
-//! A message that is sent again until it is answered, or nobody is thought to be there.
+//! Sends a message again until it is answered, or its receiver is taken for gone.
 //!
 //! It is repeated sooner than its receiver's manager says that it may take to answer (12.9.8): a
 //! message that was lost then costs a tenth of a second. One that was not is answered with a word

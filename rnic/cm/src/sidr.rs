@@ -1,5 +1,5 @@
-//! A question which queue pair serves something, and its answer (12.11): how datagrams find whom
-//! to go to.
+//! Resolves a service to a queue pair (12.11): a question and its answer, by which datagrams find
+//! their receiver.
 //!
 //! In and out: as for a connection. Whoever has answered keeps the answer, for who asks again.
 

@@ -1,5 +1,5 @@
-//! Two managers, and between them a line that loses, doubles and reorders what they say, as a seed
-//! decides. Whatever happens, nobody waits for ever, and both come to the same end.
+//! Tests two managers over a line that loses, doubles and reorders messages, as a seed decides.
+//! Neither waits for ever, and both come to the same end.
 
 use omniverb_cm::sidr::status;
 use omniverb_cm::{

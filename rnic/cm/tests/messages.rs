@@ -1,4 +1,4 @@
-//! A REQ that is known to be right; whatever is written is read back; arbitrary bytes do no harm.
+//! Tests messages: a REQ that is known to be right, round trips, and arbitrary bytes.
 
 use omniverb_cm::testing::fuzz_entry_points;
 use omniverb_cm::{

@@ -1,4 +1,4 @@
-//! What all objects of one opened device share.
+//! Holds what all objects of one opened device share.
 
 use crate::cq::Cq;
 use crate::doorbell::BellSource;

@@ -1,4 +1,4 @@
-//! Bells: how a peer process announces which links have news.
+//! Keeps the doorbells by which peer processes announce which links have news.
 
 use crate::qp::Qp;
 use crate::spin_lock::lock;

@@ -1,4 +1,4 @@
-//! Memory regions and the table of keys.
+//! Keeps memory regions and the table of keys.
 
 use crate::qps_receiving_into_region::RegionReceivers;
 use crate::region_removal_wait::{Reader, Readers, UsesRegions};

@@ -1,5 +1,5 @@
-//! The receive queue: a ring of posted receives, each with its entries behind it, in an array that
-//! may be the program's.
+//! Keeps posted receives in a ring, each with its entries behind it, in an array that may be the
+//! program's.
 
 use crate::scatter_gather::{Sge, total};
 use omniverb_ring::{FixedArray, MemoryLender, NoMemory};

@@ -1,4 +1,4 @@
-//! Scatter/gather lists: `ibv_sge` arrays, checked against regions and turned into memory.
+//! Checks scatter/gather lists (`ibv_sge` arrays) against regions and turns them into memory.
 
 use crate::memory_region::{Region, RegionCache, Regions};
 use omniverb_ring::UserMemory;

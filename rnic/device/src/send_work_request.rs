@@ -1,4 +1,4 @@
-//! A send work request as the C edge hands it over.
+//! Describes a send work request as the C edge hands it over.
 
 use crate::scatter_gather::Sge;
 pub use omniverb_link::qp_attributes::GlobalRoute;

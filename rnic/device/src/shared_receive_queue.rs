@@ -1,4 +1,4 @@
-//! The shared receive queue.
+//! Implements the shared receive queue.
 
 use crate::cq::Cq;
 use crate::device_shared::Shared;

@@ -1,4 +1,4 @@
-//! Numbers that applications see, as in `verbs.h`. Plain integers: anything may come in.
+//! Defines numbers that applications see, as in `verbs.h`. Plain integers: anything may come in.
 #![allow(missing_docs)] // the names are those of the verbs API
 
 use zerocopy::FromBytes;

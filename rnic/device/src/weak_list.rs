@@ -1,5 +1,5 @@
-//! A list of objects that it does not keep alive, to which one is added without a look at the
-//! others: those that are gone are swept out when as many have been added as were there.
+//! Lists objects without keeping them alive. One is added without a look at the others: those that
+//! are gone are swept out when as many have been added as were there.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,5 @@
-//! XRC domains (annex A14): which shared receive queues a peer may name, and by which numbers.
+//! Keeps XRC domains (annex A14): which shared receive queues a peer may name, and by which
+//! numbers.
 //!
 //! A queue pair that receives in a domain has neither receives nor a completion queue nor a
 //! protection domain of its own: it has those of the SRQ that each request names. So what peers can

@@ -1,5 +1,5 @@
-//! Receives of the peer that a sender may count on: as many as were ever posted, less those that
-//! messages of ours took.
+//! Counts receives of the peer that a sender may count on: as many as were ever posted, less those
+//! that messages of ours took.
 
 use crate::layout::{NO_CREDITS, word};
 use omniverb_ring::shared_atomics::Ordering;

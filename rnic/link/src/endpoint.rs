@@ -1,4 +1,5 @@
-//! One end of a link: four ring ends, our words, the peer's words, and the way to wake the peer.
+//! Implements one end of a link: four ring ends, our words, the peer's words, and the way to wake
+//! the peer.
 
 use crate::credits::{Credit, Credits};
 use crate::layout::{self, NO_CREDITS, state, word};

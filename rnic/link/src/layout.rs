@@ -1,4 +1,4 @@
-//! Where things are in a link's memory.
+//! Lays out a link's memory.
 //!
 //! Each side has a page of words that it alone writes and the other reads. Words that change with
 //! every message have a cache line of their own; words that hardly ever change share one, which

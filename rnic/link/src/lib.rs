@@ -1,4 +1,4 @@
-//! What travels in a link, and the two ends of one.
+//! Encodes what travels in a link, and implements the two ends of one.
 //!
 //! In: requests and responses as plain values. Out: the same, after every field that a peer wrote
 //! was copied once and checked. The far end may be another process, this process, or the engine;

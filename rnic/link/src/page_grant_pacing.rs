@@ -1,4 +1,4 @@
-//! How much of a region is granted, and when to ask for more.
+//! Decides how much of a region is granted, and when to ask for more.
 //!
 //! What is granted lives on files, and a fork of its owner has to copy all of that. So an owner
 //! hands out a little for nothing, and from then on in proportion to what peers had to have it move

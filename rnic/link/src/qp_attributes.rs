@@ -1,4 +1,4 @@
-//! Attributes of a side's queue pair, for the engine, which speaks for it on a network.
+//! Publishes attributes of a side's queue pair for the engine, which speaks for it on a network.
 //!
 //! Three words in the side's own page. A peer that is itself a queue pair needs none of them; the
 //! engine turns them into packet sequence numbers, timers and header fields. Whatever they say

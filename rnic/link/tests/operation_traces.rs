@@ -1,4 +1,4 @@
-//! What a process tells while packets are captured, through its ring.
+//! Tests what a process traces through its ring while packets are captured.
 
 use omniverb_link::Broken;
 use omniverb_link::operation_trace::{

@@ -1,4 +1,5 @@
-//! What an agent begins with on its machine's port, and its proxy says after it.
+//! Encodes the first message of a virtual machine's agent on its port, and what its proxy says
+//! after it.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

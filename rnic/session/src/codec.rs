@@ -1,4 +1,4 @@
-//! Bytes to messages and back.
+//! Encodes messages to bytes, and decodes them.
 
 use crate::macros::messages;
 use crate::{VERSION, body::*, cm::*, limits::MESSAGE_BYTES_MAX};

@@ -1,5 +1,5 @@
-//! What the tenants' protocol and the operators' have in common: structs as bytes, numbers of
-//! kinds, and the way from bytes to a message and back.
+//! Defines the macros that both protocols, of tenants and of operators, make their messages with:
+//! structs as bytes, numbers of kinds, and the way from bytes to a message and back.
 
 /// Structs whose fields are their bytes.
 macro_rules! bodies {

@@ -1,4 +1,4 @@
-//! Faults of a network as people write them, `loss=1%,delay=2ms`, for what travels in messages.
+//! Reads and writes faults of a network as text, `loss=1%,delay=2ms`, for what travels in messages.
 //!
 //! Words, percentages and times are those of tc-netem(8). Used by the command line, by the
 //! configuration file and by the daemon when it shows what is set.

@@ -1,4 +1,4 @@
-//! The operators' protocol: who runs the daemon sees and changes all vNICs.
+//! Defines the operators' protocol, by which the owner of the daemon sees and changes all vNICs.
 //!
 //! It is spoken on a socket of its own, which only the daemon's user and root may open, and being
 //! connected there *is* the right. The header is that of the other protocol; the kinds are numbers

@@ -1,4 +1,5 @@
-//! What a mapping of a region's pages may be used for: never more than its verbs flags give.
+//! Decides what a mapping of a region's pages may be used for: never more than its verbs flags
+//! give.
 //!
 //! The processor's page protection knows pages that can be read, and pages that can be read and
 //! written. There are none that can be written only, and none that only an atomic instruction

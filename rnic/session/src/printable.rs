@@ -1,4 +1,4 @@
-//! Names from elsewhere, made fit to be shown.
+//! Makes names from elsewhere fit to be shown.
 //!
 //! What a process calls itself ends up in a log, in a table, on a terminal. There a character that
 //! is none (a control character, an escape) commands the terminal, one that cannot be seen makes

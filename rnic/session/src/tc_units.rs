@@ -1,4 +1,4 @@
-//! Rates and sizes as tc(8) writes them: what people say for the numbers in the messages.
+//! Reads and writes rates and sizes as tc(8) does, for the numbers in messages.
 
 /// What a rate's unit stands for, in bits per second.
 const RATES: [(&str, u64); 19] = [

@@ -1,4 +1,4 @@
-//! What an application finds in `errno`.
+//! Defines the error numbers that an application finds in `errno`.
 
 use crate::newtype::name;
 use core::fmt;

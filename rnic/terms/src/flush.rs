@@ -1,4 +1,4 @@
-//! What a FLUSH is to reach (A19; `ibv_wr_flush(3)`).
+//! Defines what a FLUSH is to reach (A19; `ibv_wr_flush(3)`).
 
 /// How far what was written before is to have got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Names of ports: GIDs (InfiniBand specification 4.1; of RoCE v2: A17.4.5).
+//! Defines GIDs, the names of ports (InfiniBand specification 4.1; of RoCE v2: A17.4.5).
 
 use crate::newtype::name;
 use core::fmt;

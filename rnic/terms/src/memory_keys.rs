@@ -1,5 +1,5 @@
-//! Keys. Those of memory are its names: what a local and a remote key stand for differs, though the
-//! numbers of one region are often the same. That of a queue pair is a password.
+//! Defines keys. Those of memory are its names: what a local and a remote key stand for differs,
+//! though the numbers of one region are often the same. That of a queue pair is a password.
 
 use crate::newtype::name;
 use core::fmt;

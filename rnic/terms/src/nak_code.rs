@@ -1,4 +1,4 @@
-//! Why a responder refuses a request.
+//! Names the reasons for which a responder refuses a request, and their codes.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! What all names made of one number or some bytes have in common.
+//! Defines the macros of names that are made of one number or some bytes.
 
 /// Declares such a name: copied and compared like what it is made of, and laid out so, in messages
 /// and shared memory, where any value may be found. It is debugged as it is displayed.

@@ -1,4 +1,4 @@
-//! Packet sequence numbers: PSNs (InfiniBand specification 9.7.1).
+//! Defines packet sequence numbers, PSNs (InfiniBand specification 9.7.1).
 
 use core::fmt;
 

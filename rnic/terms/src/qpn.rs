@@ -1,4 +1,4 @@
-//! Names of queue pairs: QPNs.
+//! Defines QPNs, the names of queue pairs.
 
 use crate::newtype::name;
 use core::fmt;

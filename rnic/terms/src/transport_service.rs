@@ -1,4 +1,4 @@
-//! How a queue pair serves its user: RC, UC, UD, and the two ends of XRC.
+//! Names the services of queue pairs: RC, UC, UD, and the two ends of XRC.
 
 use core::fmt;
 

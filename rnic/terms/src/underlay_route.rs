@@ -1,4 +1,4 @@
-//! Where packets go, which is not what verbs calls a peer.
+//! Describes where packets go in the network below, which is not what verbs calls a peer.
 
 use core::fmt;
 use core::net::IpAddr;

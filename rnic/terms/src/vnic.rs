@@ -1,4 +1,4 @@
-//! Names of vNICs within one host.
+//! Names vNICs within one host.
 
 /// A vNIC, by a number that its daemon has counted and never gives again. How it is reached it does
 /// not say.

@@ -1,4 +1,5 @@
-//! How fast the transport is by itself: two connections back to back in one thread, ICRC included.
+//! Measures how fast the transport is by itself: two connections back to back in one thread, ICRC
+//! included.
 //!
 //! `cargo bench -p omniverb_transport` prints, for a few sizes of SEND, nanoseconds per message at
 //! both ends together. What the engine adds (sockets, links) comes on top.

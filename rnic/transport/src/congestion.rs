@@ -1,4 +1,4 @@
-//! How many packets may be under way, and how fast they leave.
+//! Controls congestion: how many packets may be under way, and how fast they leave.
 //!
 //! Delay above a target shrinks the window in proportion, at most once per round trip (the scheme
 //! known as Swift); loss and congestion notifications (A17.9.3) shrink it as well. The

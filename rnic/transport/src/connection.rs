@@ -1,4 +1,4 @@
-//! A reliable connection: the two halves, congestion notification, and one place to call.
+//! Implements a reliable connection: joins requester, responder and congestion notification.
 
 use crate::congestion::Congestion;
 use crate::delay_notice::DelayMeter;

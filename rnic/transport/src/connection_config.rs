@@ -1,4 +1,4 @@
-//! What the two ends agreed on, and what this end decided.
+//! Holds what the two ends agreed on, and what this end decided.
 
 use crate::Time;
 use omniverb_terms::{Psn, Qpn, Service};

@@ -1,4 +1,5 @@
-//! Delay notices: who has a rate limit tells its peer that answers will take their time.
+//! Sends delay notices: an end that has a rate limit tells its peer that answers will take their
+//! time.
 //!
 //! A requester cannot tell a peer that may send only a packet each second from one that is gone:
 //! its timer (9.9.2.1.1) lets it ask again, for all that is to come once more, and at last give up.

@@ -1,4 +1,4 @@
-//! A line that does everything a network may do to a datagram, from a seed.
+//! Implements a line that does everything a network may do to a datagram, from a seed.
 //!
 //! In: datagrams, each with a note of the caller's, and the time. Out: those that are left, some
 //! twice, some damaged, when they arrive. The simulator joins two hosts with two of these; the

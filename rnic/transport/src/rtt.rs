@@ -1,4 +1,4 @@
-//! Round trip times: what they are, and when an answer is overdue.
+//! Measures round trip times, and tells when an answer is overdue.
 
 use crate::Time;
 

@@ -1,4 +1,4 @@
-//! How a message is cut into packets (9.2.1, 9.7.1): all but the last are as long as the path MTU.
+//! Cuts messages into packets (9.2.1, 9.7.1): all but the last are as long as the path MTU.
 
 use crate::Operation;
 use crate::work_request::Request;

@@ -1,5 +1,5 @@
-//! A small generator of numbers (splitmix64): the same seed, the same numbers, for ever. It decides
-//! which packets a faulty line hurts, and nothing else.
+//! Generates pseudo-random numbers (splitmix64): the same seed, the same numbers, for ever. They
+//! decide which packets a faulty line hurts, and nothing else.
 
 /// A generator: as far as it has come from its seed.
 #[derive(Clone, Debug)]

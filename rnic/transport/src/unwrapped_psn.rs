@@ -1,4 +1,4 @@
-//! Sequence numbers that do not wrap: PSNs as this crate counts them inside.
+//! Numbers packets without wrapping: PSNs as this crate counts them inside.
 //!
 //! The low 24 bits are the PSN. A PSN from a packet stands for the number nearest to one we know;
 //! two that are in use at the same time are less than half of all PSNs apart (9.7.1).

@@ -1,4 +1,4 @@
-//! The layer above: the owner of the memory that messages come from and go to.
+//! Defines the layer above: the owner of the memory that messages come from and go to.
 //!
 //! In the daemon that is the far end of a link, whose application lives in another process and
 //! answers when it gets to it. So everything a peer asks for can be answered at once or later, by

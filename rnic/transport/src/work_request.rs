@@ -1,4 +1,4 @@
-//! Requests of the layer above, and what becomes of them.
+//! Defines requests of the layer above, and what becomes of them.
 
 use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 use omniverb_wire::PacketPosition;

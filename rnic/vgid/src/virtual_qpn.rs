@@ -1,4 +1,4 @@
-//! QPNs as programs of a tenant see them, and as packets carry them.
+//! Converts QPNs between what programs of a tenant see and what packets carry.
 
 use omniverb_terms::Qpn;
 use std::fmt;

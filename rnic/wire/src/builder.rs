@@ -1,4 +1,4 @@
-//! A packet to send: headers one after the other, payload, padding, room for the ICRC.
+//! Builds a packet to send: headers one after the other, payload, padding, room for the ICRC.
 
 use crate::{Bth, Opcode, SUFFIX_BYTES};
 use zerocopy::{Immutable, IntoBytes};

@@ -1,5 +1,5 @@
-//! Packets in words, for people who read traces and tests that fail:
-//! `SEND-ONLY qpn 0x22 psn 1003 ask`, `NAK remote access qpn 0x22 psn 501 msn 1`.
+//! Prints packets in words, for people who read traces and tests that fail: `SEND-ONLY qpn 0x22 psn
+//! 1003 ask`, `NAK remote access qpn 0x22 psn 501 msn 1`.
 //!
 //! Names are the specification's (9.2.1, table 38). Reliable connection is what is meant where no
 //! service is named. QP numbers, addresses and keys are hexadecimal, PSNs and counts decimal.

@@ -1,4 +1,5 @@
-//! The forty bytes before a UD message in its receive: the IP header it came with (A17.4.5.2).
+//! Makes the forty bytes before a UD message in its receive: the IP header it came with
+//! (A17.4.5.2).
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Where packets come from and go to, as far as the ICRC cares: seals and checks datagrams.
+//! Seals and checks datagrams of one flow: the addresses that the ICRC covers.
 
 use crate::ip_identification::{Fragments, Identification, solve};
 use crate::{SUFFIX_BYTES, icrc};

@@ -1,4 +1,4 @@
-//! The IPv4 identification field, which the ICRC covers and a UDP socket does not show.
+//! Recovers the IPv4 identification field, which the ICRC covers and a UDP socket does not show.
 //!
 //! A CRC is linear: two packets that differ in these 16 bits only have CRCs that differ by an
 //! amount that depends on the bits and on how many bytes follow. So the received ICRC tells which

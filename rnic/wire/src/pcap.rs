@@ -1,4 +1,5 @@
-//! Capture files: packets with made-up Ethernet, IP and UDP headers, as packet analysers read them.
+//! Writes capture files: packets with made-up Ethernet, IP and UDP headers, as packet analysers
+//! read them.
 
 use crate::grh::receive_area;
 use crate::{IcrcFlow, Identification, PORT};

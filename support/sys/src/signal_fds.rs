@@ -1,4 +1,4 @@
-//! Signals to the daemon as descriptors.
+//! Delivers signals to the daemon as descriptors.
 #![expect(unsafe_code)]
 // UNSAFETY: signalfd and the signal mask are not in rustix.
 

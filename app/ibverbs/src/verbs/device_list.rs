@@ -1,4 +1,4 @@
-//! Which devices there are: one, if a daemon answers.
+//! Lists the devices: one, if a daemon answers.
 
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! What other processes can import of a context: see `command_file.rs`.
+//! Lets other processes import objects of a context: see `command_file.rs`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! What contexts of one family have in common, and can import from each other: protection domains,
-//! regions, device memory. What C has of them is in `protection_domain.rs`, `memory_region.rs` and
-//! `thread_domain_and_dm_handles.rs`.
+//! Holds the objects that contexts of one family share and can import from each other: protection
+//! domains, regions, device memory. What C has of them is in `protection_domain.rs`,
+//! `memory_region.rs` and `thread_domain_and_dm_handles.rs`.
 
 use core::ffi::c_void;
 use std::alloc::{Layout, alloc_zeroed, dealloc};

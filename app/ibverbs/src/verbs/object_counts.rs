@@ -1,4 +1,4 @@
-//! How many objects there are: of a context, against its limits, and of another object.
+//! Counts objects: those of a context, against its limits, and those that use another object.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What the device and its port can do. Only what works is advertised.
+//! Answers queries of the device's and its port's attributes. Only what works is advertised.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;

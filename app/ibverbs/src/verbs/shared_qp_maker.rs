@@ -1,4 +1,4 @@
-//! What the process that made a queue pair of an XRC domain does for others that have it open.
+//! Serves other processes that have a queue pair of this process's XRC domain open.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How large the buffers and queues of a socket are to be.
+//! Keeps how large the buffers and queues of a socket are to be.
 
 use core::ffi::c_int;
 

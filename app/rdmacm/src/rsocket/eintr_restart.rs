@@ -1,4 +1,4 @@
-//! Whether a call goes on that a signal has interrupted.
+//! Decides whether a call that a signal has interrupted goes on.
 //!
 //! The kernel restarts calls of its own sockets if the signal's handler was installed with
 //! `SA_RESTART`; `poll`, in which we wait, it never does, nor does it say which signal came. So all

@@ -1,5 +1,5 @@
-//! How much may be sent, and from where to where: the bookkeeping of a stream, without memory and
-//! without queues.
+//! Computes how much of a stream may be sent, and from where to where: bookkeeping without memory
+//! and without queues.
 //!
 //! In: sizes, what completed, what the peer's messages say. Out: pieces to send, and what the peer
 //! is allowed. Each half of the receive buffer is given to the peer as a whole, and is given again

@@ -1,4 +1,4 @@
-//! What must hold of sockets when something goes wrong, with verbs and a daemon of our own.
+//! Tests sockets when something goes wrong, with verbs and a daemon of our own.
 
 use core::ffi::c_int;
 use core::ptr::{null, null_mut};

@@ -1,5 +1,5 @@
-//! What two stream sockets say to each other: private data of the connection, immediate data of
-//! WRITEs, and the entries of lists that one writes into the other's memory.
+//! Encodes what two stream sockets send each other: private data of the connection, immediate data
+//! of WRITEs, and entries of lists that one writes into the other's memory.
 //!
 //! In: bytes from the peer, each checked here. Out: values. The format is that of rdma-core
 //! (`librdmacm/docs/rsocket` there), whose sockets are peers like ours.

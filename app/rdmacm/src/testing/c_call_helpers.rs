@@ -1,4 +1,4 @@
-//! What a program writes down of C calls, shorter.
+//! Shortens C calls for tests.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;

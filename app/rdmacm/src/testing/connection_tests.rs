@@ -1,4 +1,4 @@
-//! What programs see of connections, from both ends.
+//! Tests what programs see of connections, from both ends.
 
 use core::ptr::{null, null_mut};
 use core::sync::atomic::Ordering;

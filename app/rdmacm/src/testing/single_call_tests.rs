@@ -1,4 +1,4 @@
-//! What single calls answer, and what they wait for.
+//! Tests what single calls answer, and what they wait for.
 
 use core::ptr::{null, null_mut};
 use std::sync::mpsc;

@@ -1,4 +1,4 @@
-//! Progress without polling: what the progress thread does on every turn.
+//! Makes progress without polls: what the progress thread does on every turn.
 //!
 //! A NIC delivers whether or not the program polls. While some thread polls a CQ without a break,
 //! those polls do the work and this stays out of their way; all else, this serves. It also drives

@@ -1,4 +1,4 @@
-//! How many completions a queue has room for, and in whose memory they are.
+//! Sets how many completions a queue has room for, and in whose memory they are.
 
 use super::{CompletionEvents, Cq, CqOptions, Entry};
 use crate::cq_entry_fifo::Fifo;

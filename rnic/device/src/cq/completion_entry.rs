@@ -1,4 +1,4 @@
-//! A completion in its queue.
+//! Describes a completion in its queue.
 
 use crate::verbs_constants::Wc;
 use omniverb_link::record::SOLICITED;

@@ -1,4 +1,4 @@
-//! What a poll of an empty CQ looks at.
+//! Looks for news when a poll finds its CQ empty: at watched links, and at doorbells.
 //!
 //! A CQ *watches* a few links directly, the ones that had news lately: two loads each. All other
 //! links announce themselves by a bit in a bell's ready map: one load per peer process, however

@@ -1,5 +1,4 @@
-//! The links that hang on a CQ, counted, and when polls of it may let others go first; see
-//! `pause`.
+//! Counts the links of a CQ, and tells when its polls may let others go first; see `pause`.
 
 use crate::link_peer::FarEnd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! How often a CQ is polled: whether its polls serve its links, or the progress thread does.
+//! Measures how often a CQ is polled, to decide whether its polls serve its links, or the progress
+//! thread does.
 //!
 //! A NIC serves its peers whatever the program does. Polls that follow each other closely do that,
 //! and peers need not wake the progress thread for it. Those of a program that polls now and then,

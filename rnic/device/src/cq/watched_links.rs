@@ -1,4 +1,4 @@
-//! The links that polls of a CQ look at by themselves.
+//! Keeps the links that polls of a CQ look at by themselves.
 
 use crate::doorbell::{BellSource, PeerDoorbell};
 use crate::limits::WATCHED_MAX;

@@ -1,4 +1,5 @@
-//! Which links hang on a CQ: whether it is worth its while to poll without a pause.
+//! Registers a queue pair's links with its CQs, which decide by them whether to poll without a
+//! pause.
 
 use crate::link_peer::FarEnd;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How a queue pair is linked: links come from the daemon, and they end.
+//! Attaches links that the daemon made to a queue pair, and ends them.
 
 use super::cq_link_registration::CqLinkRegistration;
 use super::link_table::LinkEnd;

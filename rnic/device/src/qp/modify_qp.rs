@@ -1,4 +1,5 @@
-//! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
+//! Modifies, resets and destroys queue pairs: checks attributes, makes transitions, and cleans up
+//! after errors.
 
 use super::requester::{SendQueue, UnresolvedDatagrams};
 use super::responder::InboundState;

@@ -1,4 +1,4 @@
-//! What a poll does with one link of a queue pair.
+//! Polls one link of a queue pair.
 
 use super::link_table::Links;
 use super::responder::Receives;

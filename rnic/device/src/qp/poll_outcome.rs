@@ -1,5 +1,5 @@
-//! What comes of looking after one queue pair: in a poll (`poll_link.rs`), and in a turn of the
-//! progress thread (`progress.rs`).
+//! Names the results of looking after one queue pair: in a poll (`poll_link.rs`), and in a turn of
+//! the progress thread (`progress.rs`).
 
 /// What a look at a link found.
 pub(crate) enum PollOutcome {

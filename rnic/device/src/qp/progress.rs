@@ -1,5 +1,4 @@
-//! How a queue pair moves on: what arrived is taken in, what waits is sent, completions go to their
-//! CQs.
+//! Moves a queue pair on: takes in what arrived, sends what waits, delivers completions to its CQs.
 
 use super::poll_outcome::WaitOutcome;
 use super::qp_attributes::State;

@@ -1,5 +1,4 @@
-//! The state machine of a queue pair: its state, its attributes, and what goes with a state until
-//! the next one.
+//! Keeps the state of a queue pair, its attributes, and what goes with a state until the next one.
 
 use super::qp_attributes::{QpAttributes, QpMask, State, transition_is_valid};
 use omniverb_terms::Service;

@@ -1,4 +1,4 @@
-//! Counters of one QP, in memory that the daemon shows (`omniverb status`).
+//! Counts what one QP does, in memory that the daemon shows (`omniverb status`).
 
 use crate::limits::STATISTICS_BYTES;
 use crate::link_peer::FarEnd;

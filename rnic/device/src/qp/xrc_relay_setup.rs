@@ -1,6 +1,5 @@
-//! What a queue pair does about other processes of its XRC domain: hidden ones stand for its ways
-//! to them, which are looked for, open and end. What is known of them is in
-//! [`relays`](super::xrc_relay_table).
+//! Opens and ends relays to other processes of an XRC domain, by hidden queue pairs. What is known
+//! of them is in [`relays`](super::xrc_relay_table).
 
 use super::Qp;
 use super::xrc::XrcState;

@@ -1,5 +1,5 @@
-//! What a queue pair of XRC has to do with other processes of its domain: those that it hands
-//! requests over to, and the one that it receives them for.
+//! Keeps the relays of an XRC queue pair: the processes of its domain that it hands requests over
+//! to, and the one that it receives them for.
 //!
 //! The queue pair whose connection it is (the *front*) has a [`Relay`] for each part of the domain
 //! that was named. The daemon, which makes links between queue pairs, knows that by a hidden queue

@@ -1,6 +1,6 @@
-//! The far end of a link to the engine, and two of them joined to a relay: what an engine does, as
-//! plainly as it can be done. It looks at one record at a time, passes it on in packets, and
-//! consumes it when the other side has.
+//! Plays the engine at the far end of a link, and joins two such ends to a relay, as plainly as it
+//! can be done. It looks at one record at a time, passes it on in packets, and consumes it when the
+//! other side has.
 
 use crate::two_device_fixture::{Pair, gid};
 use omniverb_device::FarEnd;

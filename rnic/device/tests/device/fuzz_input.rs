@@ -1,4 +1,4 @@
-//! Bytes as decisions: what a test or a fuzzer does next.
+//! Turns bytes into decisions: what a test or a fuzzer does next.
 
 /// Bytes that say what happens; zeroes when they are used up.
 pub struct Script<'b> {

@@ -1,4 +1,4 @@
-//! What a queue pair tells while packets are captured: every request and every answer, once.
+//! Tests what a queue pair traces while packets are captured: every request and every answer, once.
 
 use crate::guarded_buffer::Buffer;
 use crate::two_device_fixture::{

@@ -1,4 +1,4 @@
-//! What a responder refuses, what the requester is told, and that memory stays as it was.
+//! Tests what a responder refuses, what the requester is told, and that memory stays as it was.
 
 use crate::guarded_buffer::Buffer;
 use crate::two_device_fixture::{

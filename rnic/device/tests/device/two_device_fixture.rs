@@ -1,4 +1,4 @@
-//! The bench: two devices, a clock that stands still, and links between them.
+//! Joins two devices by links, with a clock that stands still: the bench of all tests here.
 
 use crate::fake_engine::Relay;
 use crate::fake_platform::{Ringer, World, WorldHandle};

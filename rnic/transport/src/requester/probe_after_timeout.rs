@@ -1,4 +1,4 @@
-//! After a silence: finding out what the peer has, rather than sending it everything again.
+//! Finds out after a silence what the peer has, rather than sending it everything again.
 //!
 //! Who does not answer in time is late, as a rule: its thread waits for a processor, and what was
 //! sent waits for it. Everything once more would make it later still. So the oldest packet that

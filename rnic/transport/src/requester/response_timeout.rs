@@ -1,4 +1,4 @@
-//! How long the peer answers nothing: what is known of that says how long to wait the next time.
+//! Measures how long the peer answers nothing, to know how long to wait the next time.
 
 use crate::Time;
 

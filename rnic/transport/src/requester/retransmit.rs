@@ -1,4 +1,4 @@
-//! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
+//! Sends requests again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
 use super::probe_after_timeout::ProbeWindow;
 use super::{Requester, RequesterState};

@@ -1,4 +1,4 @@
-//! Making request packets.
+//! Makes request packets.
 
 use super::{Extent, QueuedRequest, Requester, RequesterState};
 use crate::segmentation;

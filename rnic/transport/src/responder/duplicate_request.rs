@@ -1,5 +1,6 @@
-//! A request packet that was taken before (9.9.3: duplicate requests): nothing is executed again,
-//! but what the requester may have missed is said again. Errors found here are never answered.
+//! Handles a request packet that was taken before (9.9.3: duplicate requests): nothing is executed
+//! again, but what the requester may have missed is said again. Errors found here are never
+//! answered.
 
 use super::{
     Pending, PendingKind, ReadInProgress, RememberedKind, RememberedRequest, RepeatedResponse,

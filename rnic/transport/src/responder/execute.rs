@@ -1,4 +1,5 @@
-//! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
+//! Executes a request packet in its turn: checks in the order of 9.7.4, then hands it to the layer
+//! above.
 
 use super::nak_and_receive_state::{DroppedFor, Nak, NakKind};
 use super::{

@@ -1,4 +1,4 @@
-//! What a responder has said, what it may still say, and why it takes nothing.
+//! Keeps what a responder has said, what it may still say, and why it takes nothing.
 
 use crate::unwrapped_psn::Sequence;
 use omniverb_terms::Refusal;

@@ -1,4 +1,4 @@
-//! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
+//! Makes response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
 use super::nak_and_receive_state::{Nak, NakKind, ResponderState};

@@ -1,4 +1,4 @@
-//! What the peer refuses: which request that hits, and what is still waited for.
+//! Tests what the peer refuses: which request that hits, and what is still waited for.
 
 use crate::requester_retries::SECOND;
 use crate::scripted_upper_layer::*;

@@ -1,4 +1,4 @@
-//! The layer above one end: memory, receives, and answers that come at once, late, or after a
+//! Plays the layer above one end: memory, receives, and answers that come at once, late, or after a
 //! refusal for lack of a receive. It compares everything that arrives with the plan.
 
 mod upper_layer;

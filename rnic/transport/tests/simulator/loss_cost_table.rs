@@ -1,4 +1,4 @@
-//! What loss costs at each MTU: a table that changes only when somebody means it to.
+//! Tests what loss costs at each MTU, against a table that changes only on purpose.
 //!
 //! `OMNIVERB_UPDATE=1` writes it anew.
 

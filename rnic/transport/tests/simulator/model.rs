@@ -1,4 +1,4 @@
-//! What one end asks of the other, and what must come of it.
+//! Plans what one end asks of the other, and what must come of it.
 
 use omniverb_terms::{Placement, Rkey, Selectivity};
 use omniverb_transport::splitmix64::{Random, mix};

@@ -1,4 +1,4 @@
-//! From a seed to everything that a run depends on.
+//! Makes from a seed everything that a run depends on.
 
 use crate::application::Behaviour;
 use crate::model::Plan;

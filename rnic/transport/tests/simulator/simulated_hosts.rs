@@ -1,4 +1,4 @@
-//! Two hosts and the network between them, in one thread, on one clock that nobody waits for.
+//! Simulates two hosts and the network between them, in one thread, on a virtual clock.
 
 use crate::application::{Application, Behaviour};
 use crate::model::Plan;

@@ -1,4 +1,4 @@
-//! The latest packets of a run, told if it fails.
+//! Keeps the latest packets of a run, which are printed if it fails.
 
 use omniverb_transport::Time;
 use omniverb_wire::Packet;

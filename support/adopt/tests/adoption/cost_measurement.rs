@@ -1,4 +1,5 @@
-//! What adoption and release cost, per size and strategy: the table of the decision record.
+//! Measures what adoption and release cost, per size and strategy: the table of the decision
+//! record.
 
 use crate::raw_syscall_helpers::{Memory, in_child};
 use crate::require;

@@ -1,4 +1,4 @@
-//! What stays where it is.
+//! Tests which pages stay where they are.
 
 use crate::Outcome;
 use crate::raw_syscall_helpers::{Memory, PAGE, make_aio_context};

@@ -1,4 +1,4 @@
-//! What adoption promises, tried on processes that behave like foreign programs.
+//! Tests what adoption promises, on processes that behave like foreign programs.
 //!
 //! Every scenario runs in a child process of its own, forked while this process has one thread, so
 //! that it has exactly the threads it starts. Arguments that are not flags select scenarios by

@@ -1,4 +1,4 @@
-//! What a peer can reach through the memfd, and what the program may do to adopted pages.
+//! Tests what a peer can reach through the memfd, and what the program may do to adopted pages.
 
 use crate::page_contents::file_of;
 use crate::raw_syscall_helpers::{Memory, PAGE, descriptor_is_open, take_over_descriptor};

@@ -1,5 +1,5 @@
-//! What must hold of datagram sockets whose peers, or queue pairs, do what they should not; with
-//! verbs and a daemon of our own, and the kernel's loopback.
+//! Tests datagram sockets whose peers, or queue pairs, misbehave; with verbs and a daemon of our
+//! own, and the kernel's loopback.
 
 use core::net::SocketAddr;
 use std::thread;

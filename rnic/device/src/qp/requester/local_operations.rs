@@ -1,4 +1,4 @@
-//! Requests in which the peer has no part: keys of memory windows begin and end.
+//! Executes requests in which the peer has no part: keys of memory windows begin and end.
 
 use super::{CompletionCondition, RequestHeader, TryOutcome};
 use crate::memory_window::Bind;

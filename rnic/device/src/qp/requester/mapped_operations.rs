@@ -1,4 +1,4 @@
-//! One-sided operations on pages that are mapped here: the requester does them itself.
+//! Executes one-sided operations on pages that are mapped here: the requester does them itself.
 //!
 //! Order: requests of a QP take effect in the order they were posted. A mapped operation takes
 //! effect at once, so it may only be used when everything sent before it has been consumed (and

@@ -1,4 +1,4 @@
-//! Answers: READ data, atomic results, refusals.
+//! Handles answers of the peer: READ data, atomic results, refusals.
 
 use super::KeptData;
 use super::mapped_operations::scatter_number;

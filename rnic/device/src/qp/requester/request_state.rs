@@ -1,4 +1,4 @@
-//! A work request on its way: what was asked for, how far it has got, and what it waits for.
+//! Holds a work request on its way: what was asked for, how far it has got, and what it waits for.
 
 use crate::receive_ring::SgeList;
 use crate::send_work_request::{Data, DatagramAddress};

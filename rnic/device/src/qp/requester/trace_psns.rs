@@ -1,4 +1,4 @@
-//! Traces of one queue pair: how its packets are numbered, and how they reach the daemon.
+//! Numbers the packets in one queue pair's traces, and writes the traces for the daemon.
 
 use super::request_state::TraceNumbers;
 use crate::scatter_gather::pieces;

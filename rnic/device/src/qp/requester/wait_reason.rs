@@ -1,4 +1,4 @@
-//! What the oldest unfinished request of a queue pair waits for.
+//! Names what the oldest unfinished request of a queue pair waits for.
 
 use super::request_state::{RequestHeader, WaitReason};
 

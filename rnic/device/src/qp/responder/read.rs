@@ -1,4 +1,4 @@
-//! READ that travels: the region's bytes go into the response ring.
+//! Serves a READ that travels: the region's bytes go into the response ring.
 
 use super::{InboundState, Outcome};
 use crate::limits::{CHUNK, MESSAGE_MAX};

@@ -1,5 +1,5 @@
-//! The receiving half's queue: receives that wait for a message, what they promise, and the
-//! completions of those that got one.
+//! Keeps receives that wait for a message, what they promise, and the completions of those that got
+//! one.
 
 use crate::cq::completion_entry::Entry;
 use crate::receive_ring::{Receive, ReceiveQueue};

@@ -1,4 +1,4 @@
-//! SEND: into the oldest receive.
+//! Serves a SEND: places it into the oldest receive.
 
 use super::receive_completions::Delivered;
 use super::{InboundState, Outcome};

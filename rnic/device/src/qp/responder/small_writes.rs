@@ -1,4 +1,4 @@
-//! Small WRITEs that wait one behind the other: placed together, since a copy on a peer's behalf is
+//! Places small WRITEs that wait one behind the other together, since a copy on a peer's behalf is
 //! a system call.
 
 use super::InboundState;

@@ -1,4 +1,5 @@
-//! UD: a message, behind the 40 bytes where hardware puts the GRH or, for RoCE v2, the IP header.
+//! Serves a datagram: places it behind the 40 bytes where hardware puts the GRH or, for RoCE v2,
+//! the IP header.
 
 use super::Outcome;
 use super::send::scatter;

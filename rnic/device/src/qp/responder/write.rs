@@ -1,4 +1,4 @@
-//! WRITE that travels: into a region, after its key allowed the whole of it.
+//! Serves a WRITE that travels: places it into a region, after its key allowed the whole of it.
 
 use super::receive_completions::Deliveries;
 use super::{InboundState, Outcome};

@@ -1,5 +1,5 @@
-//! Requests of XRC for an SRQ of another process of the domain: they go on to that, and stay here
-//! until it is through with them.
+//! Forwards requests of XRC for an SRQ of another process of the domain; they stay here until it is
+//! through with them.
 
 use super::Outcome;
 use crate::qp::qp_attributes::QpAttributes;

@@ -1,4 +1,4 @@
-//! What the model is made of: what is in memory, what is on its way, what receives wait.
+//! Models memory, messages on their way and waiting receives, for comparison with the devices.
 
 use crate::guarded_buffer::Buffer;
 use crate::two_device_fixture::Pair;

@@ -1,4 +1,4 @@
-//! What the application under test does when the transport asks it.
+//! Answers what the transport asks of the application under test.
 
 use super::Application;
 use crate::model::{BASE, KEY, READABLE, WRITABLE, byte, readable};
