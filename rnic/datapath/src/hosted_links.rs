@@ -43,6 +43,8 @@ pub struct LinkEnd {
     pub peer_qpn: Qpn,
     /// From us to the peer.
     pub flow: IcrcFlow,
+    /// The UDP port that the peer's packets are sent to.
+    pub peer_port: u16,
     /// Bits of [`crate::peer_features`] that the peer has.
     pub features: u32,
 }
@@ -73,9 +75,12 @@ struct HostedLink<P> {
     qpn: Qpn,
     peer_qpn: Qpn,
     flow: IcrcFlow,
+    peer_port: u16,
     /// When its alarm goes off, by links' time, as in [`HostedLinks::alarms`].
     alarm: Option<u64>,
     is_queued: bool,
+    /// Requests of its application are under way.
+    is_busy: bool,
     /// Its acknowledgement has been waiting for company since then.
     held_since: Option<u64>,
     recheck: Recheck,
@@ -92,6 +97,8 @@ pub struct HostedLinks<P> {
     /// Those whose acknowledgement waits.
     held: Vec<usize>,
     failures: Vec<(Qpn, Qpn, Status)>,
+    /// Links whose requests are under way.
+    busy: usize,
     clock: LinkClock,
     train: Train,
     /// Packets that one call sends.
@@ -113,6 +120,7 @@ impl<P: MappedPages> HostedLinks<P> {
             queue: VecDeque::new(),
             held: Vec::new(),
             failures: Vec::new(),
+            busy: 0,
             clock: LinkClock::new(clock),
             train: Train::new(),
             train_max: train_max.max(1),
@@ -125,7 +133,7 @@ impl<P: MappedPages> HostedLinks<P> {
     /// It takes packets from the turn on that finds its application's QP in RTR: earlier ones are
     /// lost, and sent again.
     pub fn attach(&mut self, end: LinkEnd) -> usize {
-        let LinkEnd { endpoint, request_bytes, qpn, peer_qpn, flow, features } = end;
+        let LinkEnd { endpoint, request_bytes, qpn, peer_qpn, flow, peer_port, features } = end;
         self.detach(qpn);
         let connected = Connected::new(
             endpoint,
@@ -141,8 +149,10 @@ impl<P: MappedPages> HostedLinks<P> {
             qpn,
             peer_qpn,
             flow,
+            peer_port,
             alarm: None,
             is_queued: false,
+            is_busy: false,
             held_since: None,
             recheck: Recheck::default(),
         });
@@ -162,6 +172,7 @@ impl<P: MappedPages> HostedLinks<P> {
         let Some(index) = self.by_qpn.remove(&qpn) else { return };
         let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
         link.connected.close();
+        self.busy -= usize::from(link.is_busy);
         if let Some(at) = link.alarm {
             self.alarms.remove(&(at, index));
         }
@@ -186,6 +197,20 @@ impl<P: MappedPages> HostedLinks<P> {
 
     fn link(&mut self, index: usize) -> Option<&mut HostedLink<P>> {
         self.links.get_mut(index)?.as_deref_mut()
+    }
+
+    /// Packets for the peer of a QP go to this UDP port from now on.
+    pub fn set_peer_port(&mut self, qpn: Qpn, port: u16) {
+        let index = self.by_qpn.get(&qpn).copied();
+        if let Some(link) = index.and_then(|index| self.link(index)) {
+            link.peer_port = port;
+        }
+    }
+
+    /// Whether requests of some application are under way.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy > 0
     }
 
     /// Whether there is no link.
@@ -310,12 +335,12 @@ impl<P: MappedPages> HostedLinks<P> {
     }
 
     /// One turn: alarms go off, links are served, and trains leave by `send`, which gets the
-    /// link's flow, packets, and the length of all but the last.
+    /// link's flow and its peer's port, packets, and the length of all but the last.
     pub fn turn(
         &mut self,
         now: Now,
         company: Company,
-        mut send: impl FnMut(&IcrcFlow, &[u8], usize),
+        mut send: impl FnMut((&IcrcFlow, u16), &[u8], usize),
     ) -> Next {
         // Answers may lie unread in the sockets: those come first.
         if !self.clock.is_behind() {
@@ -374,7 +399,7 @@ impl<P: MappedPages> HostedLinks<P> {
         index: usize,
         now: Now,
         company: Company,
-        send: &mut impl FnMut(&IcrcFlow, &[u8], usize),
+        send: &mut impl FnMut((&IcrcFlow, u16), &[u8], usize),
     ) {
         let HostedLinks { links, train, train_max, .. } = self;
         let Some(link) = links.get_mut(index).and_then(Option::as_deref_mut) else { return };
@@ -385,6 +410,9 @@ impl<P: MappedPages> HostedLinks<P> {
             more |= link.transmit(now.links, train, *train_max, send);
         }
         link.connected.after();
+        let is_busy = link.connected.application.has_requests_under_way();
+        self.busy += usize::from(is_busy);
+        self.busy -= usize::from(std::mem::replace(&mut link.is_busy, is_busy));
         if link.connected.take_rings_since() {
             link.recheck.news();
         }
@@ -429,12 +457,12 @@ impl<P: MappedPages> HostedLink<P> {
         now: u64,
         train: &mut Train,
         train_max: usize,
-        send: &mut impl FnMut(&IcrcFlow, &[u8], usize),
+        send: &mut impl FnMut((&IcrcFlow, u16), &[u8], usize),
     ) -> bool {
-        let flow = self.flow;
+        let (flow, port) = (self.flow, self.peer_port);
         let mut depart = |train: &mut Train| {
             let segment = train.segment();
-            send(&flow, train.seal(&flow), segment);
+            send((&flow, port), train.seal(&flow), segment);
         };
         let mut room = PACKETS_AT_ONCE;
         let mut more = true;

@@ -9,6 +9,7 @@ pub mod adjacent_extents;
 pub mod autobind_socket;
 pub mod available_memory;
 pub mod clock;
+pub mod datagram_trains;
 mod dax_device;
 pub mod deferred_close;
 pub mod doorbell_listener;

@@ -68,6 +68,7 @@ fn host(number: u8, peer: u8, links: u32) -> Host {
             qpn: Qpn(100 + qpn),
             peer_qpn: Qpn(100 + qpn),
             flow: flow(number, peer),
+            peer_port: 50_000 + u16::from(peer),
             features: feature::ALL,
         });
         assert_eq!(index, qpn as usize);
@@ -119,7 +120,8 @@ impl Host {
     fn turn(&mut self, clock: u64, company: Company) {
         let now = self.links.now(clock);
         let sent = &mut self.sent;
-        self.next = self.links.turn(now, company, |flow, train, segment| {
+        self.next = self.links.turn(now, company, |(flow, port), train, segment| {
+            assert_eq!(IpAddr::from([10, 0, 0, (port - 50_000) as u8]), flow.destination);
             assert!(train.len().div_ceil(segment) <= TRAIN_MAX);
             sent.push((*flow, train.to_vec(), segment));
         });

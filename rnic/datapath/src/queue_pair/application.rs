@@ -183,6 +183,11 @@ impl<P: MappedPages> Application<P> {
         self.outgoing.give_up(&mut self.endpoint, status);
     }
 
+    /// Whether requests that were taken are not over.
+    pub(crate) fn has_requests_under_way(&self) -> bool {
+        self.outgoing.has_some_under_way()
+    }
+
     /// Says what it could not be told before for lack of room, as far as there is room now.
     pub fn flush_answers(&mut self) -> Result<(), Broken> {
         self.outgoing.answer(&mut self.endpoint).map(drop)

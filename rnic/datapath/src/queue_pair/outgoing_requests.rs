@@ -334,6 +334,11 @@ impl Outgoing {
         self.is_refused && self.pieces.is_empty()
     }
 
+    /// Whether some were taken that are not over.
+    pub fn has_some_under_way(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
     /// Something waits for the application: room for an answer.
     pub fn waits(&self) -> bool {
         !self.answers.is_empty()
