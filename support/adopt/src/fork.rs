@@ -74,7 +74,7 @@ extern "C" fn before() {
             if let Ok(staging) = StagingPages::new(PAGE_BYTES + length) {
                 let stretch = Stretch { region, offset, address, length };
                 let source = region.source(mapping);
-                if copy_back(stretch, staging.address + PAGE_BYTES, source).is_ok() {
+                if copy_back(stretch, staging.address + PAGE_BYTES, source, None).is_ok() {
                     let header: *mut SnapshotHeader =
                         ptr::with_exposed_provenance_mut(staging.into_address());
                     // SAFETY: the first page of a mapping just made.

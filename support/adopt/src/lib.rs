@@ -44,6 +44,7 @@ mod io_uring_buffers;
 mod kernel_page_users;
 mod movable_range;
 mod move_lock;
+mod page_filler;
 mod pinning_devices;
 mod proc_task_files;
 mod process_identity;
@@ -65,6 +66,7 @@ use core::ptr::NonNull;
 use move_lock::MOVES;
 use omniverb_sys::extent::Kind;
 use omniverb_sys::{Extent, available_memory, clock, memfd, proc_maps};
+use page_filler::PageFiller;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -345,6 +347,7 @@ fn move_place(
         return Err(AdoptError::Registered);
     }
     let pagemap = stretch_move::open_pagemap();
+    let filler = if length < STRETCH_BYTES_MIN { None } else { PageFiller::open() };
     let mut left = length;
     while left > 0 {
         let (staging, staged) = release_reserve::pages(step.min(left))?;
@@ -359,6 +362,7 @@ fn move_place(
             staging,
             pagemap: pagemap.as_ref().map(AsFd::as_fd),
             source: place.source,
+            filler: filler.as_ref(),
         };
         match mover.perform(&StretchMove { stretch, direction }) {
             Ok(()) => release_reserve::moved(staged),

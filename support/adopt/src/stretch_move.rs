@@ -11,6 +11,7 @@ use crate::adopted_regions::{ReadBackSource, Region};
 use crate::io_uring_buffers;
 use crate::kernel_page_users::pinned_pages;
 use crate::movable_range;
+use crate::page_filler::PageFiller;
 use core::ops::ControlFlow;
 use core::slice;
 use omniverb_sys::extent::Kind;
@@ -57,6 +58,8 @@ pub(crate) enum MoveDirection<'a> {
         pagemap: Option<BorrowedFd<'a>>,
         /// Where the contents are read.
         source: ReadBackSource,
+        /// Fills pages quicker than they are read.
+        filler: Option<&'a PageFiller>,
     },
 }
 
@@ -75,8 +78,8 @@ impl StretchMove<'_> {
                 Kind::File => copy_out(self.stretch, pagemap),
                 Kind::Device => copy_onto_device(self.stretch),
             },
-            MoveDirection::Back { staging, source, pagemap } => {
-                copy_back(self.stretch, staging, source)?;
+            MoveDirection::Back { staging, source, pagemap, filler } => {
+                copy_back(self.stretch, staging, source, filler)?;
                 pagemap.map_or(Ok(()), |pagemap| guard_alike(self.stretch, pagemap, staging))
             }
         }
@@ -388,6 +391,7 @@ pub(crate) fn copy_back(
     stretch: Stretch<'_>,
     to: usize,
     source: ReadBackSource,
+    filler: Option<&PageFiller>,
 ) -> Result<(), Errno> {
     if source == ReadBackSource::Mapping {
         return copy_mapping(stretch.address, stretch.length, to);
@@ -404,8 +408,17 @@ pub(crate) fn copy_back(
             Err(errno) => return Err(errno),
         };
         let hole = seek(stretch.region.file(), SeekFrom::Hole(data))?.min(end);
-        populate(to, data - stretch.offset, hole - data);
         at = data;
+        // Where the program has them mapped, if they can be read there.
+        if let Some(filler) = filler {
+            let into = usize::try_from(data - stretch.offset).map_err(|_| Errno::INVAL)?;
+            let length = usize::try_from(hole - data).map_err(|_| Errno::INVAL)?;
+            if filler.fill(to + into, stretch.address + into, length)? {
+                at = hole;
+                continue;
+            }
+        }
+        populate(to, data - stretch.offset, hole - data);
         while at < hole {
             let into = usize::try_from(at - stretch.offset).map_err(|_| Errno::INVAL)?;
             let length = usize::try_from(hole - at).map_err(|_| Errno::INVAL)?;
