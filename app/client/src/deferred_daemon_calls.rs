@@ -34,6 +34,8 @@ pub(crate) enum DeferredCall {
         /// Address and length of what is wanted of it.
         range: (u64, u64),
     },
+    /// A region's pages are worth a mapping of our own.
+    OwnPages { rkey: Rkey },
     /// A link for datagrams is wanted.
     DatagramLink {
         /// Our queue pair, which sends them.

@@ -92,6 +92,10 @@ impl Host for ProcessHost {
         self.progress.run(DeferredCall::Grant { qpn, peer_qpn, rkey, range });
     }
 
+    fn own_pages(&self, rkey: Rkey) {
+        self.progress.run(DeferredCall::OwnPages { rkey });
+    }
+
     fn qp_failed(&self, qpn: Qpn) {
         self.progress.run(DeferredCall::Failed { qpn });
     }

@@ -3,9 +3,11 @@
 
 use crate::page_revocation::RevokerStay;
 use omniverb_adopt::AdoptedPages;
+use omniverb_device::Region;
 use omniverb_session::body;
 use omniverb_sys::io_uring_pin::Pin;
 use omniverb_terms::Errno;
+use std::sync::Arc;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
@@ -27,6 +29,8 @@ pub(crate) struct Extent {
     stay: RevokerStay,
     /// The piece of a window that it is, if it is on none of those files, as it was said.
     piece: Option<body::Extent>,
+    /// The region, if its pages are on a file of this process's own, which no peer has.
+    own: Option<Arc<Region>>,
     /// Its pages were busy when they were to be moved back.
     was_busy: bool,
 }
@@ -38,7 +42,15 @@ impl Extent {
         piece: Option<body::Extent>,
         (era, stay): (u64, RevokerStay),
     ) -> Extent {
-        Extent { pages: RegionPages::Moved(pages), era, stay, piece, was_busy: false }
+        let pages = RegionPages::Moved(pages);
+        Extent { pages, era, stay, piece, own: None, was_busy: false }
+    }
+
+    /// These pages, on a file of this process's own, and in the region's own mapping.
+    pub(crate) fn own(pages: AdoptedPages, region: Arc<Region>, stay: RevokerStay) -> Extent {
+        const NO_DAEMONS: u64 = u64::MAX;
+        let (pages, own) = (RegionPages::Moved(pages), Some(region));
+        Extent { pages, era: NO_DAEMONS, stay, piece: None, own, was_busy: false }
     }
 
     /// These bytes, which are pinned because of the daemon of this era.
@@ -48,13 +60,18 @@ impl Extent {
         (era, stay): (u64, RevokerStay),
     ) -> Extent {
         let pages = RegionPages::Kept { start, length, _pin: pin };
-        Extent { pages, era, stay, piece: None, was_busy: false }
+        Extent { pages, era, stay, piece: None, own: None, was_busy: false }
     }
 
     /// Whether its pages are where they always are: nothing of theirs may be used by peers when
     /// it is released.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.pages, RegionPages::Kept { .. })
+    }
+
+    /// Whether its pages are on a file of this process's own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
     }
 
     /// Whether its pages could not be moved back, and cannot be yet: io_uring has buffers there.
@@ -94,7 +111,11 @@ impl Extent {
     /// # Errors
     /// The extent as it was, and errno.
     pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
-        let Extent { pages, era, stay, piece, .. } = self;
+        let Extent { pages, era, stay, piece, own, .. } = self;
+        // All that is mapped of the file moves back, so this has to be gone.
+        if let Some(region) = &own {
+            region.own.end();
+        }
         let mut pages = match pages {
             RegionPages::Moved(pages) => pages,
             // The agent keeps them until the host says that no process has them mapped.
@@ -112,6 +133,7 @@ impl Extent {
             }
         }
         let was_busy = errno == Errno::EBUSY;
-        Err((Extent { pages: RegionPages::Moved(pages), era, stay, piece, was_busy }, errno))
+        let pages = RegionPages::Moved(pages);
+        Err((Extent { pages, era, stay, piece, own, was_busy }, errno))
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct OtherKeysBytes {
     pub(crate) free: u64,
     /// Those on files that cannot be emptied.
     pub(crate) sealed: u64,
+    /// Those on files of this process's own, and how many files these are.
+    pub(crate) own: (u64, usize),
 }
 
 /// What peers may reach by one R_Key.
@@ -129,6 +131,11 @@ impl Keys {
         for (_, key) in list.iter().filter(|(other, _)| **other != rkey) {
             others.free += page_grant_pacing::free(key.granted(), key.region.moved.bytes());
             others.sealed += key.sealed();
+            let own = key.adopted.iter().filter(|extent| extent.is_own());
+            own.for_each(|extent| {
+                others.own.0 += extent.length() as u64;
+                others.own.1 += 1;
+            });
         }
         list.get_mut(&rkey).map(|key| act(key, others))
     }
@@ -260,6 +267,37 @@ impl Key {
         Ok(())
     }
 
+    /// Moves whole pages of the region onto a file of this process's own, and begins the region's
+    /// own mapping.
+    ///
+    /// # Errors
+    /// errno; `stay` has ended.
+    pub(crate) fn adopt_own(&mut self, stay: RevokerStay) -> Result<(), Errno> {
+        let memory = self.region.memory;
+        let pages = omniverb_adopt::adopt(memory.address(), memory.len(), Access::ReadWrite)
+            .map_err(|error| crate::errno_conversion::from_raw(error.errno()))?;
+        let file = omniverb_sys::Extent::new(pages.memfd(), 0, pages.page_length() as u64);
+        let window = file.map(Access::ReadWrite).map_err(|error| memory_from_daemon::errno(&error));
+        let start = pages.page_start();
+        let extent = Extent::own(pages, self.region.clone(), stay);
+        match window {
+            Ok(window) => self.region.own.begin(start, window),
+            Err(errno) => {
+                if let Err((extent, _)) = extent.release() {
+                    self.adopted.push(extent);
+                }
+                return Err(errno);
+            }
+        }
+        self.adopted.push(extent);
+        Ok(())
+    }
+
+    /// Whether nothing of it is on a file.
+    pub(crate) fn is_unmoved(&self) -> bool {
+        self.adopted.is_empty()
+    }
+
     /// Has whole pages of the region stay where they are, because of the daemon of this era: the
     /// number of the descriptor that keeps them.
     ///
@@ -325,6 +363,7 @@ mod tests {
                 iova: 0,
                 memory: UserMemory::EMPTY,
                 moved: Default::default(),
+                own: Default::default(),
                 extras: Default::default(),
             }));
         }

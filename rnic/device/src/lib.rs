@@ -20,6 +20,7 @@ pub mod limits;
 mod link_peer;
 pub mod memory_region;
 mod memory_window;
+mod own_mapping;
 mod platform;
 pub mod qp;
 mod qps_receiving_into_region;
@@ -39,6 +40,7 @@ pub use cq::{CompletionEvents, Cq, CqOptions, Notify, Overrun, background_progre
 pub use device_shared::Shared;
 pub use link_peer::{FarEnd, Peer};
 pub use memory_region::{Region, RegionKind, WindowType};
+pub use own_mapping::OwnMapping;
 pub use platform::{AsyncEvent, Host, ToleratedMismatch};
 pub use qp::qp_attributes::{self, QpAttributes, QpMask};
 pub use qp::{AttachError, Qp, QpSpec, Signaling};

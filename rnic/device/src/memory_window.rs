@@ -137,6 +137,7 @@ impl Regions {
             iova: if zero_based { 0 } else { bind.address },
             memory,
             moved: Default::default(),
+            own: Default::default(),
             extras: RegionKind {
                 looks: whole.extras.looks,
                 part_of: Some(whole),
@@ -225,6 +226,7 @@ mod tests {
                 iova: 0x10000,
                 memory,
                 moved: Default::default(),
+                own: Default::default(),
                 extras: RegionKind::default(),
             })
         });

@@ -38,8 +38,8 @@ impl RegistrationRequest {
         let memory =
             unsafe { crate::user_memory_constructors::registered(self.address, self.length) };
         let RegistrationRequest { pd, access, iova, extras, .. } = self;
-        let moved = Default::default();
-        Arc::new(Region { lkey, rkey, pd, access, iova, memory, moved, extras })
+        let (moved, own) = Default::default();
+        Arc::new(Region { lkey, rkey, pd, access, iova, memory, moved, own, extras })
     }
 }
 

@@ -11,6 +11,7 @@ mod memory_registration;
 mod multicast_attach_calls;
 mod multicast_group_requests;
 mod open_shared_qp;
+mod own_pages;
 mod page_adoption;
 mod page_revocation_requests;
 mod pages_granted_to_peers;

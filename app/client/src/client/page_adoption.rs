@@ -102,6 +102,8 @@ impl GrantedPages {
             Ok(epoch) => Ok(epoch),
             Err(GrantRefusal::Errno(errno)) => Err(errno),
             Err(GrantRefusal::InTheWay(old)) => {
+                // Where peers map the region there is no need of a mapping of our own.
+                self.keys.with(ask.rkey, |key, _| key.region().own.close());
                 self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
                 Err(Errno::EAGAIN)
             }
@@ -210,6 +212,8 @@ impl GrantedPages {
             // as much as they need in between.
             self.keys.regions().iter().for_each(|region| region.moved.forget());
         }
+        // What stays is copied for the child: not twice.
+        self.keys.regions().iter().for_each(|region| region.own.end());
     }
 
     /// The daemon need not keep files for this key.

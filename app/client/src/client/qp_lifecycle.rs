@@ -201,6 +201,7 @@ impl Caller for Client {
             DeferredCall::Failed { qpn } => {
                 self.pages.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
             }
+            DeferredCall::OwnPages { rkey } => self.pages.own(rkey),
             DeferredCall::HandOver { qpn, part } => self.hand_over(qpn, part),
             DeferredCall::Tell { qpn, event } => self.tell_openers(qpn, event),
             DeferredCall::Opened { opener } => self.serve_opener(opener),

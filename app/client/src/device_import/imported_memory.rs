@@ -93,6 +93,7 @@ impl ImportedRegion {
             memory: crate::user_memory_constructors::mapped(&window, at, answer.length as usize)
                 .ok_or(Errno::EPROTO)?,
             moved: Default::default(),
+            own: Default::default(),
             extras: RegionKind::default(),
         });
         regions.insert(region.clone());

@@ -77,6 +77,7 @@ impl ExportedObjects for Process {
             iova: 0,
             memory,
             moved: Default::default(),
+            own: Default::default(),
             extras: RegionKind::default(),
         };
         Ok((Arc::new(region), Rkey(1)))

@@ -123,6 +123,7 @@ impl Side {
             iova: buffer.address(),
             memory: buffer.memory(),
             moved: Default::default(),
+            own: Default::default(),
             extras: Default::default(),
         });
         self.shared.regions.insert(region.clone());

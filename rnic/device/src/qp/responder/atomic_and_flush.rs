@@ -73,7 +73,7 @@ impl RemoteAccess<'_> {
     fn atomic(
         &self,
         (address, rkey, access): (u64, Rkey, u32),
-        execute: impl FnOnce(&UserMemory) -> Option<u64>,
+        execute: impl Fn(&UserMemory) -> Option<u64>,
     ) -> Result<u64, Refusal> {
         if !self.allows(access) || !address.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
@@ -84,7 +84,12 @@ impl RemoteAccess<'_> {
         if !cell.address().is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
-        if !self.qp.shared.host.bears_atomics(cell) {
+        if let Some(original) = region.own_mapping().with_cell(cell, &execute) {
+            return original.ok_or(Refusal::InvalidRequest);
+        }
+        let host = &*self.qp.shared.host;
+        region.note_kernel_copy(host, 8);
+        if !host.bears_atomics(cell) {
             return Err(Refusal::RemoteAccess);
         }
         execute(&cell).ok_or(Refusal::InvalidRequest)

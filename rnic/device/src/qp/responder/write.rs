@@ -3,12 +3,14 @@
 use super::receive_completions::Deliveries;
 use super::{InboundState, Outcome};
 use crate::limits::MESSAGE_MAX;
+use crate::memory_region::Region;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::{access, counted, status};
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
+use std::sync::Arc;
 
 impl Inner {
     pub(super) fn serve_write(
@@ -90,12 +92,12 @@ impl Inner {
             );
         }
         // The key is looked at again for every record: it may have been deregistered meanwhile.
-        let memory = match region {
-            None => omniverb_ring::UserMemory::EMPTY,
+        let (target, memory) = match region {
+            None => (None, omniverb_ring::UserMemory::EMPTY),
             Some(region) => {
                 let (rkey, address) = (region.rkey, *address);
                 match self.remote_access(qp).target(rkey, access::REMOTE_WRITE, address, length) {
-                    Ok((_, memory)) => memory,
+                    Ok((target, memory)) => (Some(target), memory),
                     Err(refusal) => {
                         return refuse_write(&mut self.links[index], qp.service, flags, refusal);
                     }
@@ -113,7 +115,8 @@ impl Inner {
         };
         let link = &mut self.links[index];
         let payload = link.endpoint.request_memory(record);
-        if length > 0 && !qp.shared.host.place(payload, memory) {
+        let place = |region: Arc<Region>| region.place(&*qp.shared.host, payload, memory);
+        if length > 0 && !target.is_some_and(place) {
             // What is to be written may not be, or is gone.
             if let Some(receive) = receive {
                 self.deliveries().put_back(qp, &receive, status::WR_FLUSH_ERR);

@@ -57,7 +57,16 @@ impl Inner {
             *piece = (*payload, memory.skip(begin).first(payload.len()));
             begin += payload.len();
         }
-        let placed = qp.shared.host.place_all(&pieces[..count]);
+        let own = region.own_mapping();
+        let placed = match own.place(pieces[0].0, pieces[0].1) {
+            true => {
+                1 + pieces[1..count].iter().take_while(|(from, to)| own.place(*from, *to)).count()
+            }
+            false => {
+                region.note_kernel_copy(&*qp.shared.host, bytes);
+                qp.shared.host.place_all(&pieces[..count])
+            }
+        };
         let done = pieces[..placed].iter().map(|(payload, _)| payload.len() as u64).sum::<u64>();
         region.moved.note(done);
         let link = &mut self.links[index];

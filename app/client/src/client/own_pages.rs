@@ -1,0 +1,55 @@
+//! Gives regions a mapping of the library's own, where copies for peers are made without a system
+//! call.
+//!
+//! Regions that a peer may only write to, or reach by atomics, are mapped by no peer that is not
+//! trusted (`page_rights`): all that peers do there is copied by this process. The program can
+//! protect or unmap its pages at any moment, so the kernel has to copy, which costs half a
+//! microsecond each time. Pages on a file of ours can be mapped a second time, where the program
+//! changes nothing. They go back like those that peers map: at deregistration, and before a fork.
+
+use super::pages_granted_to_peers::GrantedPages;
+use crate::region_extents_by_rkey::{Key, OtherKeysBytes};
+use omniverb_link::page_grant_pacing;
+use omniverb_session::page_rights::{self, PeerTrust};
+use omniverb_terms::{Errno, Rkey};
+
+/// Budget: address space for such mappings in a process.
+pub const OWN_BYTES_MAX: u64 = 64 << 30;
+/// Budget: regions of a process that have one; each takes a descriptor and three mappings.
+pub const OWN_REGIONS_MAX: usize = 32;
+
+impl GrantedPages {
+    /// Copies for peers have cost as much as a move of this region's pages.
+    pub(super) fn own(&self, rkey: Rkey) {
+        if self.check_may_grant().is_err() {
+            return;
+        }
+        let moved = match self.keys.try_move_pages() {
+            None => Some(Err(Errno::EAGAIN)),
+            Some(_moving) => self.keys.with(rkey, |key, others| self.move_own(key, others)),
+        };
+        if let Some(Err(Errno::EAGAIN | Errno::EBUSY)) = moved {
+            // It is asked for anew when as much has been copied once more.
+            self.keys.with(rkey, |key, _| key.region().own.end());
+        }
+    }
+
+    fn move_own(&self, key: &mut Key, others: OtherKeysBytes) -> Result<(), Errno> {
+        let (access, length) = (key.region().access, key.region().memory.len() as u64);
+        // Peers map all others, or may ask to.
+        let is_copied = access & page_rights::REMOTE != 0
+            && page_rights::mappable(access, PeerTrust::Exact) == 0;
+        if key.is_mediated() || !is_copied || !key.is_unmoved() {
+            return Err(Errno::EPERM);
+        }
+        let (bytes, regions) = others.own;
+        if regions >= OWN_REGIONS_MAX || bytes.saturating_add(length) > OWN_BYTES_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        if !page_grant_pacing::allows(length, key.region().moved.bytes(), others.free) {
+            return Err(Errno::EAGAIN);
+        }
+        let stay = self.taking.stay(&self.me)?;
+        key.adopt_own(stay).inspect_err(|_| self.taking.left())
+    }
+}

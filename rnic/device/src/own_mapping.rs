@@ -1,0 +1,160 @@
+//! Holds a region's own mapping: the library's, of pages that lie in a file of this process.
+//!
+//! What the program does to its pages (`mprotect`, `munmap`) does not concern that mapping. So a
+//! copy on a peer's behalf goes there without a system call and cannot fault, as a device writes to
+//! pinned pages. It is made when copies by the kernel have cost as much as moving the pages does.
+
+use crate::platform::Host;
+use omniverb_ring::{UserMemory, Window};
+use omniverb_terms::Rkey;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// Bytes of a copy that cost as much as the system call that makes it.
+const CALL_BYTES: u64 = 1024;
+/// Least cost of copies, in bytes, before pages are worth moving: threads stand still for that.
+const COST_MIN: u64 = 64 << 10;
+/// A region is moved when a peer had this part of it copied.
+const PART: u64 = 4;
+
+/// The mapping, and what copies without it have cost.
+#[derive(Debug, Default)]
+pub struct OwnMapping {
+    /// Locked by copies, for the time of one each: the end of the mapping waits for them.
+    place: RwLock<Option<MappedPages>>,
+    cost: AtomicU64,
+    /// It was asked for.
+    is_settled: AtomicBool,
+    /// It is not to be asked for any more.
+    is_closed: AtomicBool,
+}
+
+/// Pages of the program, and where the library has them mapped.
+struct MappedPages {
+    /// Address of the first one, where the program has them.
+    start: usize,
+    window: Window,
+}
+
+impl std::fmt::Debug for MappedPages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x} at {:#x}", self.start, self.window.address())
+    }
+}
+
+impl MappedPages {
+    fn offset_of(&self, program: UserMemory) -> Option<usize> {
+        let offset = program.address().checked_sub(self.start)?;
+        let end = offset.checked_add(program.len())?;
+        (end <= self.window.len()).then_some(offset)
+    }
+}
+
+impl OwnMapping {
+    /// The pages from `start` on are what `window` shows, until this [ends](Self::end).
+    pub fn begin(&self, start: usize, window: Window) {
+        *self.write() = Some(MappedPages { start, window });
+    }
+
+    /// No copy uses the mapping when this returns. It may be asked for anew.
+    pub fn end(&self) {
+        let ended = self.write().take();
+        self.cost.store(0, Ordering::Relaxed);
+        let is_closed = self.is_closed.load(Ordering::Relaxed);
+        self.is_settled.store(is_closed, Ordering::Relaxed);
+        drop(ended);
+    }
+
+    /// It is never asked for any more.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.is_settled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is one.
+    pub fn exists(&self) -> bool {
+        self.place.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Option<MappedPages>> {
+        self.place.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the window and an offset of it, if all of the range is there.
+    #[inline]
+    fn with<T>(&self, program: UserMemory, act: impl FnOnce(&Window, usize) -> T) -> Option<T> {
+        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
+        let pages = place.as_ref()?;
+        Some(act(&pages.window, pages.offset_of(program)?))
+    }
+
+    /// Copies what a peer writes, the last bytes last. False: not by this mapping.
+    #[inline]
+    pub(crate) fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
+        let ours = ours.first(program.len());
+        self.with(program, |window, offset| window.fill_last_byte_last(offset, ours)).is_some()
+    }
+
+    /// Copies what a peer reads. False: not by this mapping.
+    #[inline]
+    pub(crate) fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
+        let length = program.len().min(ours.len());
+        let copy = |window: &Window, offset| ours.copy_from(window.memory(offset, length));
+        self.with(program.first(length), copy).is_some()
+    }
+
+    /// Does something with the eight bytes of an atomic. None: not by this mapping.
+    pub(crate) fn with_cell<T>(
+        &self,
+        program: UserMemory,
+        act: impl FnOnce(&UserMemory) -> T,
+    ) -> Option<T> {
+        self.with(program, |window, offset| act(&window.memory(offset, program.len())))
+    }
+
+    /// The kernel has made a copy of so many bytes, for a region of this length.
+    #[inline]
+    pub(crate) fn note(&self, host: &dyn Host, (rkey, region): (Rkey, usize), bytes: usize) {
+        if self.is_settled.load(Ordering::Relaxed) {
+            return;
+        }
+        let cost = self.cost.load(Ordering::Relaxed) + bytes as u64 + CALL_BYTES;
+        self.cost.store(cost, Ordering::Relaxed);
+        if cost >= COST_MIN.max(region as u64 / PART) {
+            self.is_settled.store(true, Ordering::Relaxed);
+            host.own_pages(rkey);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_are_not_wholly_mapped_are_left() {
+        let program = Window::private(4096);
+        let own = OwnMapping::default();
+        let window = Window::private(2048);
+        let put = |offset, bytes: &[u8]| {
+            UserMemory::lend(bytes, |ours| own.place(ours, program.memory(offset, bytes.len())))
+        };
+        assert!(!put(0, &[1; 8]) && !own.exists());
+        own.begin(program.address() + 1024, window.clone());
+        assert!(put(1024, &[1; 8]) && put(1024 + 2048 - 9, &[2; 9]));
+        for (offset, length) in [(0, 8), (1023, 8), (1024, 2049), (3071, 2), (3072, 1)] {
+            assert!(!put(offset, &vec![3; length]), "{offset}, {length}");
+        }
+        let mut found = [0; 9];
+        window.memory(0, 8).read(&mut found[..8]);
+        assert_eq!(found[..8], [1; 8]);
+        let fetched = UserMemory::lend_mut(&mut found, |ours| {
+            own.fetch(program.memory(1024 + 2048 - 9, 9), ours)
+        });
+        assert!(fetched && found == [2; 9]);
+        let sum = own.with_cell(program.memory(1024, 8), |cell| cell.fetch_add(1)).flatten();
+        assert_eq!(sum, Some(u64::from_ne_bytes([1; 8])));
+        own.end();
+        assert!(!put(1024, &[1; 8]) && !own.exists());
+    }
+}
