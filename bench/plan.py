@@ -261,17 +261,20 @@ ATTENTION = [("look", "look"), ("500", "look"), ("500", "sleep"), ("sleep", "loo
 
 def attention_plan(program, environment):
     """A WRITE that the target has to serve, by what both programs do meanwhile."""
-    def sample(target, requester):
+    def sample(target, requester, **more):
         def run(_):
-            return json.loads(said(environment, program, target, requester, 500))["median"] * 1000
+            told = said({**environment, **more}, program, target, requester, 500)
+            return json.loads(told)["median"] * 1000
         return run
 
-    environment = {**environment, "OMNIVERB_ADOPTION": "off"}
+    kept = {"OMNIVERB_ADOPTION": "off"}
     says = {"look": "looks", "sleep": "sleeps", "never": "never looks", "500": "looks each 500 us"}
     return [Measurement(f"omv_attention_{target}_{requester}",
                         f"Omniverb mediated WRITE, target {says[target]}, requester "
-                        f"{says[requester]}", "ns", sample(target, requester))
-            for target, requester in ATTENTION]
+                        f"{says[requester]}", "ns", sample(target, requester, **kept))
+            for target, requester in ATTENTION] + [
+                Measurement("omv_attention_apart", "Omniverb mediated WRITE, both look, in "
+                            "containers", "ns", sample("look", "look", SEPARATE="1"))]
 
 
 # MiB of a region that is registered, mapped by a peer and given back.

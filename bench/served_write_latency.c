@@ -4,9 +4,10 @@
  * completion, looks every so many microseconds, or never; the requester looks all the time, or
  * sleeps. A NIC would not care.
  *
- * The operation is a WRITE of 64 bytes to memory that is granted to nobody with
- * OMNIVERB_ADOPTION=off, so that the target serves it (mediated). Out: one JSON object, the median
- * and the 99th percentile of the microseconds of one operation.
+ * The operation is a WRITE of 64 bytes to memory that the requester does not map, so the target
+ * serves it (mediated): with OMNIVERB_ADOPTION=off no pages move; with SEPARATE=1 (as root) the
+ * target has other namespaces and trusts the requester with no more than WRITEs. Out: one JSON
+ * object, the median and the 99th percentile of the microseconds of one operation.
  * Usage: attention TARGET REQUESTER [OPERATIONS [GID index]]
  * TARGET: look, sleep, never, or microseconds between two looks. REQUESTER: look, or sleep.
  */
@@ -14,6 +15,7 @@
 #include "verbs_helpers.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -97,6 +99,8 @@ static void wait_for(struct side *side, int sleeps)
 
 static void target(const char *how, int gid_index)
 {
+	if (getenv("SEPARATE") && unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC))
+		fail("unshare");
 	struct side side = make(1, gid_index);
 	unsigned every = atoi(how);
 	int looks = strcmp(how, "look") == 0;

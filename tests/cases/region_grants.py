@@ -127,6 +127,12 @@ def _parted(test):
     return Case(f"grants.parted.{test}", run, 60)
 
 
+def _own(test):
+    def run(scene):
+        print(scene.run("own_mapping", test))
+    return Case(f"grants.own.{test}", run, 60)
+
+
 def _placed(scene):
     print(scene.run("mbind_attack", "a_peer_chooses_a_node"))
 
@@ -162,6 +168,7 @@ def groups():
     cases = [Case("grants.rights.exact", _rights(0), 60),
              *map(_account, tests_of("page_accounting")),
              *map(_parted, tests_of("mappings_kept_after_link_end")),
+             *map(_own, tests_of("own_mapping")),
              *[_charged(peers, 2) for peers in PEERS],
              *[_charged(peers, 100, slow=True) for peers in PEERS],
              Case("grants.charged.kept", _kept, 130),

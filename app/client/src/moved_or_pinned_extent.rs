@@ -2,7 +2,7 @@
 //! map it, or that stays where it is in a virtual machine's memory, where the host's engine can.
 
 use crate::page_revocation::RevokerStay;
-use omniverb_adopt::AdoptedPages;
+use omniverb_adopt::{AdoptedPages, ReleaseError};
 use omniverb_device::Region;
 use omniverb_session::body;
 use omniverb_sys::io_uring_pin::Pin;
@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
+
+/// How pages move back: [`AdoptedPages::release`], or that before a fork.
+pub(crate) type Release = fn(AdoptedPages) -> Result<(), ReleaseError>;
 
 /// Where the pages are.
 enum RegionPages {
@@ -110,7 +113,7 @@ impl Extent {
     ///
     /// # Errors
     /// The extent as it was, and errno.
-    pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
+    pub(crate) fn release(self, by: Release) -> Result<Option<body::Extent>, (Extent, Errno)> {
         let Extent { pages, era, stay, piece, own, .. } = self;
         // All that is mapped of the file moves back, so this has to be gone.
         if let Some(region) = &own {
@@ -124,7 +127,7 @@ impl Extent {
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.
         let mut errno = Errno::EIO;
         for _ in 0..RELEASE_ATTEMPTS {
-            match pages.release() {
+            match by(pages) {
                 Ok(()) => return Ok(piece),
                 Err(failed) => {
                     (pages, errno) =

@@ -283,7 +283,7 @@ impl Key {
         match window {
             Ok(window) => self.region.own.begin(start, window),
             Err(errno) => {
-                if let Err((extent, _)) = extent.release() {
+                if let Err((extent, _)) = extent.release(AdoptedPages::release) {
                     self.adopted.push(extent);
                 }
                 return Err(errno);

@@ -73,7 +73,8 @@ use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
 use strategy::{PageMover, RetryState};
 use stretch_move::{
-    MoveDirection, PAGE_BYTES, STRETCH_BYTES_MAX, STRETCH_BYTES_MIN, Stretch, StretchMove,
+    MoveDirection, PAGE_BYTES, STRETCH_BYTES_MAX, STRETCH_BYTES_MAX_BEFORE_FORK, STRETCH_BYTES_MIN,
+    Stretch, StretchMove,
 };
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
@@ -187,7 +188,7 @@ pub fn adopt_onto(
         return Err(AdoptError::NotPermitted);
     }
     let calm = BlockedSignals::new();
-    let step = step_of(length);
+    let step = step_of(length, STRETCH_BYTES_MAX);
     fork::install();
     if file.as_raw_fd() <= STANDARD_ERROR {
         // A program that closed its standard streams must not print into its own memory.
@@ -234,18 +235,18 @@ fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
 
 /// Bytes of a region of such a length that are moved at once, which exist twice meanwhile. Reads
 /// files, and allocates: not with [`MOVES`].
-fn step_of(length: usize) -> usize {
+fn step_of(length: usize, most: usize) -> usize {
     match length <= STRETCH_BYTES_MIN {
         true => STRETCH_BYTES_MIN,
-        false => step_within(available_memory::bytes()),
+        false => step_within(available_memory::bytes(), most),
     }
 }
 
 /// A quarter of the memory that is left, so that what the program itself needs at that moment has
 /// room, too.
-fn step_within(room: u64) -> usize {
+fn step_within(room: u64, most: usize) -> usize {
     let quarter = usize::try_from(room / 4).unwrap_or(usize::MAX);
-    quarter.clamp(STRETCH_BYTES_MIN, STRETCH_BYTES_MAX) & !(PAGE_BYTES - 1)
+    quarter.clamp(STRETCH_BYTES_MIN, most) & !(PAGE_BYTES - 1)
 }
 
 fn move_out(
@@ -442,16 +443,32 @@ impl AdoptedPages {
     ///
     /// # Errors
     /// As [`AdoptedPages::release`].
-    pub fn release_with(mut self, strategies: &[Strategy]) -> Result<(), ReleaseError> {
-        match self.withdraw(strategies) {
+    pub fn release_with(self, strategies: &[Strategy]) -> Result<(), ReleaseError> {
+        self.release_in_steps(strategies, STRETCH_BYTES_MAX)
+    }
+
+    /// As [`AdoptedPages::release`], in longer steps, since a fork follows.
+    ///
+    /// # Errors
+    /// As [`AdoptedPages::release`].
+    pub fn release_before_fork(self) -> Result<(), ReleaseError> {
+        self.release_in_steps(&Strategy::ALL, STRETCH_BYTES_MAX_BEFORE_FORK)
+    }
+
+    fn release_in_steps(
+        mut self,
+        strategies: &[Strategy],
+        step: usize,
+    ) -> Result<(), ReleaseError> {
+        match self.withdraw(strategies, step) {
             Ok(()) => Ok(()),
             Err(error) => Err(ReleaseError { pages: self, error }),
         }
     }
 
-    fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
+    fn withdraw(&mut self, strategies: &[Strategy], step: usize) -> Result<(), AdoptError> {
         let _calm = BlockedSignals::new();
-        let step = step_of(self.page_length());
+        let step = step_of(self.page_length(), step);
         let lock = MOVES.guard();
         let begun = clock::now();
         let tried_for = || clock::now().saturating_sub(begun);
@@ -476,7 +493,7 @@ impl AdoptedPages {
 impl Drop for AdoptedPages {
     fn drop(&mut self) {
         if !self.released {
-            let _ = self.withdraw(&Strategy::ALL);
+            let _ = self.withdraw(&Strategy::ALL, STRETCH_BYTES_MAX);
         }
     }
 }
@@ -487,6 +504,7 @@ mod tests {
 
     #[test]
     fn little_is_moved_at_once_where_little_memory_is_left() {
+        let step_within = |room| super::step_within(room, STRETCH_BYTES_MAX);
         assert_eq!(step_within(u64::MAX), STRETCH_BYTES_MAX);
         assert_eq!(step_within(8 << 20), 2 << 20);
         assert_eq!(step_within((8 << 20) - 1), (2 << 20) - PAGE_BYTES);

@@ -99,7 +99,7 @@ pub(crate) fn give_up_spare() -> bool {
 pub(crate) fn pages(wanted: usize) -> Result<(usize, usize), Errno> {
     let reserve = reserve();
     reserve.make()?;
-    let mut grown = BYTES;
+    let mut grown = BYTES.max(wanted + SEED_BYTES);
     let mut outcome = Ok(());
     while reserve.length < grown {
         outcome = reserve.grow(grown);

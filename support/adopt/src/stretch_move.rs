@@ -29,6 +29,9 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// Budget: longest stretch moved at once. It bounds how long other threads wait (about two
 /// milliseconds) and how much memory exists twice.
 pub(crate) const STRETCH_BYTES_MAX: usize = 4 << 20;
+/// Budget: the same before a fork, which itself holds up other threads for longer. The fewer steps
+/// the fewer stops of threads, each of which takes a fraction of a millisecond.
+pub(crate) const STRETCH_BYTES_MAX_BEFORE_FORK: usize = 16 << 20;
 /// Shortest stretch moved at once where there is more, however little memory is left: for each
 /// the threads are stopped once.
 pub(crate) const STRETCH_BYTES_MIN: usize = 128 << 10;

@@ -6,9 +6,10 @@
 
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::messages_with_files::MessageWithFiles;
-use crate::moved_or_pinned_extent::Extent;
+use crate::moved_or_pinned_extent::{Extent, Release};
 use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
 use crate::vm_window_loans;
+use omniverb_adopt::AdoptedPages;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
@@ -173,6 +174,10 @@ impl GrantedPages {
             // No peer is waited for, so a peer that uses the pages is told to redo its operation.
             RevocationMode::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
         }
+        let by: Release = match manner {
+            RevocationMode::BeforeFork => AdoptedPages::release_before_fork,
+            RevocationMode::Kindly | RevocationMode::AtOnce => AdoptedPages::release,
+        };
         // Where pages stay, a late peer would be at what they are for next.
         let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
         let is_left = !keeps || self.await_engine(&qps);
@@ -184,7 +189,7 @@ impl GrantedPages {
                 continue;
             }
             let era = extent.era();
-            match extent.release() {
+            match extent.release(by) {
                 Ok(piece) => {
                     released.insert(rkey);
                     piece.into_iter().for_each(|piece| self.let_go((piece, era), 1));
