@@ -1,7 +1,6 @@
 //! Keeps memory regions and the table of keys.
 
 use crate::own_mapping::OwnMapping;
-use crate::platform::Host;
 use crate::qps_receiving_into_region::RegionReceivers;
 use crate::region_removal_wait::{Reader, Readers, UsesRegions};
 use crate::spin_lock::lock;
@@ -100,37 +99,6 @@ impl Region {
         }
         let part = self.memory.part(offset as usize, length as usize)?;
         self.extras.looks.is_none_or(|look| look(part)).then_some(part)
-    }
-
-    /// The one whose pages it is on: its own, or that of the region that it is a window on.
-    #[inline(always)]
-    pub(crate) fn own_mapping(&self) -> &OwnMapping {
-        self.extras.part_of.as_ref().map_or(&self.own, |region| &region.own)
-    }
-
-    /// Notes a copy that the kernel makes, of so many bytes.
-    #[inline]
-    pub(crate) fn note_kernel_copy(&self, host: &dyn Host, bytes: usize) {
-        let region = self.extras.part_of.as_deref().unwrap_or(self);
-        region.own.note(host, (region.rkey, region.memory.len()), bytes);
-    }
-
-    /// Copies what a peer writes to memory of the region. False: some of it may not be written.
-    #[inline]
-    pub(crate) fn place(&self, host: &dyn Host, ours: UserMemory, program: UserMemory) -> bool {
-        self.own_mapping().place(ours, program) || {
-            self.note_kernel_copy(host, program.len());
-            host.place(ours, program)
-        }
-    }
-
-    /// Copies what a peer reads of the region. False: some of it may not be read.
-    #[inline]
-    pub(crate) fn fetch(&self, host: &dyn Host, program: UserMemory, ours: UserMemory) -> bool {
-        self.own_mapping().fetch(program, ours) || {
-            self.note_kernel_copy(host, program.len());
-            host.fetch(program, ours)
-        }
     }
 
     #[cold]

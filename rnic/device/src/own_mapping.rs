@@ -4,9 +4,7 @@
 //! copy on a peer's behalf goes there without a system call and cannot fault, as a device writes to
 //! pinned pages. It is made when copies by the kernel have cost as much as moving the pages does.
 
-use crate::platform::Host;
 use omniverb_ring::{UserMemory, Window};
-use omniverb_terms::Rkey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -112,24 +110,39 @@ impl OwnMapping {
         self.with(program, |window, offset| act(&window.memory(offset, program.len())))
     }
 
-    /// The kernel has made a copy of so many bytes, for a region of this length.
+    /// The kernel makes a copy of so many bytes, for a region of this length. Whether copies have
+    /// cost enough for a mapping to be asked for; that is said once.
     #[inline]
-    pub(crate) fn note(&self, host: &dyn Host, (rkey, region): (Rkey, usize), bytes: usize) {
+    pub(crate) fn note(&self, region: usize, bytes: usize) -> bool {
         if self.is_settled.load(Ordering::Relaxed) {
-            return;
+            return false;
         }
         let cost = self.cost.load(Ordering::Relaxed) + bytes as u64 + CALL_BYTES;
         self.cost.store(cost, Ordering::Relaxed);
-        if cost >= COST_MIN.max(region as u64 / PART) {
+        let pays = cost >= COST_MIN.max(region as u64 / PART);
+        if pays {
             self.is_settled.store(true, Ordering::Relaxed);
-            host.own_pages(rkey);
         }
+        pays
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_is_asked_for_once_when_copies_have_cost_enough() {
+        let own = OwnMapping::default();
+        let until_asked = |region| (1..=10_000).find(|_| own.note(region, 8));
+        assert_eq!(until_asked(4096), Some(64));
+        assert_eq!(until_asked(4096), None);
+        own.end();
+        assert!((0..3).all(|_| !own.note(1 << 20, 63 << 10)) && own.note(1 << 20, 63 << 10));
+        own.close();
+        own.end();
+        assert_eq!(until_asked(4096), None);
+    }
 
     #[test]
     fn ranges_that_are_not_wholly_mapped_are_left() {

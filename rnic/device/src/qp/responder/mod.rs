@@ -11,6 +11,7 @@ mod outcome;
 mod read;
 mod receive_completions;
 mod receive_queue;
+mod region_copies;
 mod remote_access;
 mod send;
 mod small_writes;
