@@ -386,7 +386,7 @@ fn unreliable_messages_wait_for_a_late_engine() {
         let qp = pair.sides[0].qp(&options);
         to_init(&qp, &options);
         to_rts(&qp, &options);
-        let mut far = engine_far_end::attach(&pair, 0, &qp, PEER, RINGS);
+        let mut far = fake_engine::attach(&pair, 0, &qp, PEER, RINGS);
         post(&qp, &Work::send(1));
         post(&qp, &Work::send(2));
         pair.settle();
