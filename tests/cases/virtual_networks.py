@@ -2,6 +2,7 @@
 addresses at once, and what is forged, or another tenant's, leads nowhere."""
 
 import contextlib
+import ipaddress
 import json
 import pathlib
 import re
@@ -314,21 +315,25 @@ def _groups(scene):
     in_groups(scene, scene.daemon)
 
 
-def _far_groups(scene):
+def far_groups(scene):
     """Between two hosts."""
     in_groups(scene, scene.hosts.a.daemon)
 
 
 class TwoHosts:
     """Two hosts. On each a container of blue and one of red, with the same addresses for both
-    tenants: .1 on host a, .2 on host b. `words`: more of what creates a tenant."""
+    tenants: .1 on host a, .2 on host b. `words`: more of what creates a tenant. `underlay`: the
+    network of the hosts."""
 
-    def __init__(self, stage, words=()):
+    def __init__(self, stage, words=(), underlay="192.0.2.0/24"):
         self.folder = stage.folder("keys")
         # Tenants use as much of it as they say.
         self.hosts = hosts = Hosts(stage, mtu=9000)
-        for number, host in enumerate((hosts.a, hosts.b), 1):
-            host.switch.ip("address", "add", f"192.0.2.{number}/24", "dev", "bridge")
+        network = ipaddress.ip_network(underlay)
+        self.underlays = [str(network[number]) for number in (1, 2)]
+        for host, address in zip((hosts.a, hosts.b), self.underlays):
+            host.switch.ip("address", "add", f"{address}/{network.prefixlen}", "dev", "bridge",
+                           *(["nodad"] if network.version == 6 else []))
         red = [hosts.a.add(3), hosts.b.add(4)]
         places = {"blue": (hosts.server, hosts.client), "red": red}
         self.pairs = {tenant: types.SimpleNamespace(server=two[0], client=two[1])
@@ -343,7 +348,7 @@ class TwoHosts:
                 omniverb = host.daemon.omniverb
                 key = self.write_key(tenant, number)
                 omniverb("tenant", "create", tenant, "--key-file", key,
-                         "--underlay", f"192.0.2.{number}", *words)
+                         "--underlay", self.underlays[number - 1], *words)
                 omniverb("vnic", "create", f"{tenant}{number}", "--tenant", tenant,
                          "--address", place.virtual, "--attach", self.mount(place))
                 shown = json.loads(omniverb("vnic", "show", f"{tenant}{number}", "--json"))
@@ -351,7 +356,8 @@ class TwoHosts:
             for number, host in ((2, hosts.a), (1, hosts.b)):
                 host.daemon.omniverb(
                     "vnic", "create", f"{tenant}{number}", "--tenant", tenant,
-                    "--address", f"{_PREFIX}.{number}", "--underlay", f"192.0.2.{number}",
+                    "--address", f"{_PREFIX}.{number}",
+                    "--underlay", self.underlays[number - 1],
                     "--qpn-offset", str(offsets[number - 1]))
 
     mount = _Scene.mount
@@ -384,7 +390,7 @@ def far_programs(scene):
     check(65536 in client_server.rows(outcome.client, 5), outcome.client)
 
 
-def _far_by_address(scene):
+def far_by_address(scene):
     """rdma_cm between hosts, by virtual addresses."""
     by_address(scene)
 
@@ -423,7 +429,7 @@ def far_across(scene):
     check(status != 0 and "status 12" in text, f"{status}: {text}")
 
 
-def _far_one_key(scene):
+def far_one_key(scene):
     """A key that one host alone has: its names lead nowhere from the other, addresses do."""
     key = scene.folder / "another"
     key.write_text("ab" * 16)
@@ -477,9 +483,9 @@ def groups():
         Case("virtual_networks.as_many_messages", _as_many_messages, 60),
     ], _fixture, weight=WAITS), Group("virtual_networks_far", [
         Case("virtual_networks.far_programs", far_programs, 300),
-        Case("virtual_networks.far_by_address", _far_by_address, 200),
+        Case("virtual_networks.far_by_address", far_by_address, 200),
         Case("virtual_networks.far_across", far_across, 100),
-        Case("virtual_networks.far_groups", _far_groups, 200),
+        Case("virtual_networks.far_groups", far_groups, 200),
         Case("virtual_networks.far_large", far_large, 100),
-        Case("virtual_networks.far_one_key", _far_one_key, 300),
+        Case("virtual_networks.far_one_key", far_one_key, 300),
     ], _two_hosts, weight=WAITS)]

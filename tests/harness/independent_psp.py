@@ -146,7 +146,7 @@ class Peer:
 
 
 def datagrams(seconds, interface=""):
-    """UDP that this namespace sees within so many seconds: whole IPv4 packets."""
+    """UDP that this namespace sees within so many seconds: headers of UDP, and what follows."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)) as watched:
         if interface:
             watched.bind((interface, 3))
@@ -157,26 +157,36 @@ def datagrams(seconds, interface=""):
                 packet, _ = watched.recvfrom(65536)
             except TimeoutError:
                 continue
-            if packet[:1] == b"\x45" and packet[9] == 17 and len(packet) > 44:
-                yield packet
+            datagram = _udp(packet)
+            if datagram:
+                yield datagram
 
 
-def ports(packet):
-    """The UDP ports of an IPv4 packet."""
-    return struct.unpack(">HH", packet[20:24])
+def _udp(packet):
+    """What follows the IP header of a UDP packet, of either version; None of another packet."""
+    if packet[:1] == b"\x45" and packet[9] == 17 and len(packet) > 44:
+        return packet[20:]
+    if packet[:1] and packet[0] >> 4 == 6 and packet[6:7] == b"\x11" and len(packet) > 64:
+        return packet[40:]
+    return None
+
+
+def ports(datagram):
+    """The ports of a UDP header."""
+    return struct.unpack(">HH", datagram[:4])
 
 
 def _watch(order):
     """Counts what passes: PSP by SPI, RoCE in plain, and whether a text is readable in any."""
     spis, plain, messages, readable = {}, 0, 0, 0
     secret = bytes.fromhex(order["secret"])
-    for packet in datagrams(order["seconds"], order["interface"]):
-        body = packet[28:]
-        if ports(packet)[1] == ROCE_PORT:
+    for datagram in datagrams(order["seconds"], order["interface"]):
+        body = datagram[8:]
+        if ports(datagram)[1] == ROCE_PORT:
             plain += body[1] & 15 != 15  # version 15: a handshake of two Omniverbs
-        elif ports(packet)[1] == PORT and is_message(body):
+        elif ports(datagram)[1] == PORT and is_message(body):
             messages += 1
-        elif ports(packet)[1] == PORT:
+        elif ports(datagram)[1] == PORT:
             spi = struct.unpack(">I", body[4:8])[0]
             spis[spi] = spis.get(spi, 0) + 1
             readable += secret in body
@@ -210,7 +220,7 @@ def _replay(order):
                 continue
             packet = frame[14:]
             is_udp = packet[:1] == b"\x45" and packet[9] == 17 and len(packet) > 44
-            if not is_udp or address[2] != socket.PACKET_OUTGOING or ports(packet)[1] != PORT:
+            if not is_udp or address[2] != socket.PACKET_OUTGOING or ports(packet[20:])[1] != PORT:
                 continue
             for one in _again(frame, rng):
                 try:

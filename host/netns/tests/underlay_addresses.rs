@@ -53,7 +53,7 @@ impl TestNamespace {
     }
 
     fn has(&self, address: &str) -> bool {
-        self.ip("-4 -o address show").contains(&format!(" {address}/"))
+        self.ip("-o address show").contains(&format!(" {address}/"))
     }
 
     fn wait_for(&self, address: &str, is_there: bool) {
@@ -213,6 +213,24 @@ fn addresses_are_added_kept_and_removed_with_the_helper() {
     assert!(!place.has("192.0.2.50") && !place.has("192.0.2.60") && place.has("192.0.2.1"));
 }
 
+/// Which of an interface's IPv6 addresses resembles a destination most decides about the source,
+/// unless the address is never preferred.
+#[test]
+fn an_ipv6_address_is_the_source_of_no_packet_that_does_not_name_it() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (place, helper) = (TestNamespace::new(), Helper::new());
+    place.ip("address add 2001:db8::1/64 dev under nodad");
+    let states = helper.want(&place, &[("2001:db8::f0", "2001:db8::1")]);
+    assert!(states.len() == 1 && states.values().all(|state| *state == 0), "{states:?}");
+    assert!(place.has("2001:db8::f0"));
+    let route = place.ip("-6 route get 2001:db8::f1");
+    assert!(route.contains(" src 2001:db8::1 "), "{route}");
+    helper.end();
+    assert!(!place.has("2001:db8::f0") && place.has("2001:db8::1"));
+}
+
 #[test]
 fn another_helper_takes_over_what_is_marked_and_no_more() {
     if !rustix::process::geteuid().is_root() {
@@ -251,7 +269,7 @@ fn what_makes_no_sense_is_not_done() {
         return;
     }
     let (place, helper) = (TestNamespace::new(), Helper::new());
-    for address in ["127.0.0.2", "224.0.0.1", "0.0.0.0", "255.255.255.255", "2001:db8::50"] {
+    for address in ["127.0.0.2", "224.0.0.1", "0.0.0.0", "255.255.255.255", "fe80::50"] {
         let wanted = BTreeMap::from([(
             address.parse::<IpAddr>().unwrap(),
             "192.0.2.1".parse::<IpAddr>().unwrap(),

@@ -24,5 +24,5 @@ pub use operation_set::Operations;
 pub use psn::Psn;
 pub use qpn::Qpn;
 pub use transport_service::Service;
-pub use underlay_route::{RouteKey, UnderlayRoute};
+pub use underlay_route::{RouteKey, UnderlayRoute, group_at, group_of_programs};
 pub use vnic::VnicId;

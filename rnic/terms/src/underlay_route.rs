@@ -1,7 +1,7 @@
 //! Describes where packets go in the network below, which is not what verbs calls a peer.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::num::NonZeroU32;
 
 /// What tells apart routes with the same addresses: the number of a tunnel or of a tenant's
@@ -46,9 +46,50 @@ impl UnderlayRoute {
     }
 }
 
+/// How IPv4 groups begin in an IPv6 underlay: `ff0e::ffff:0:0/96`.
+const MAPPED_GROUPS: u128 = 0xff0e << 112 | 0xffff << 32;
+
+/// An IPv4 group of a virtual network as packets at an underlay address name it: both addresses of
+/// a packet are of one IP version. No packet on the underlay is sent to it.
+#[must_use]
+pub const fn group_at(underlay: IpAddr, group: Ipv4Addr) -> IpAddr {
+    match underlay {
+        IpAddr::V4(_) => IpAddr::V4(group),
+        IpAddr::V6(_) => {
+            IpAddr::V6(Ipv6Addr::from_bits(MAPPED_GROUPS | group.to_bits() as u128))
+        }
+    }
+}
+
+/// The group that programs know by another name than [`group_at`] gave it; others stay.
+#[must_use]
+pub const fn group_of_programs(group: IpAddr) -> IpAddr {
+    match group {
+        IpAddr::V6(six) if six.to_bits() >> 32 == MAPPED_GROUPS >> 32 => {
+            IpAddr::V4(Ipv4Addr::from_bits(six.to_bits() as u32))
+        }
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_of_the_underlays_version_and_programs_see_theirs() {
+        let group = Ipv4Addr::new(239, 1, 2, 3);
+        let six = IpAddr::V6("2001:db8::1".parse().unwrap());
+        let mapped = group_at(six, group);
+        assert_eq!(mapped, IpAddr::V6("ff0e::ffff:239.1.2.3".parse().unwrap()));
+        assert!(mapped.is_multicast());
+        assert_eq!(group_at(IpAddr::from([192, 0, 2, 1]), group), IpAddr::V4(group));
+        let other = IpAddr::V6("ff15::1".parse().unwrap());
+        for (seen, expected) in [(mapped, group.into()), (group.into(), group.into()), (other, other)]
+        {
+            assert_eq!(group_of_programs(seen), expected);
+        }
+    }
 
     #[test]
     fn a_key_is_part_of_a_route() {

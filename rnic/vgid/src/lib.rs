@@ -15,5 +15,7 @@ mod virtual_qpn;
 pub use network_prefixes::{UnderlayNetwork, VirtualNetwork};
 pub use qpn_ranges::QpnRanges;
 pub use tenant_key::{DerivedKey, TenantKey};
-pub use vgid_cipher::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
+pub use vgid_cipher::{
+    Codec, Deciphered, Generation, TooWide, VnicAddress, check_networks, is_reserved,
+};
 pub use virtual_qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};

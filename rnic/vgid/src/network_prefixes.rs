@@ -62,6 +62,12 @@ impl UnderlayNetwork {
         fits.then_some(UnderlayNetwork::Ipv6 { prefix, length })
     }
 
+    /// Whether an address is one of these.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.encode(address).is_some()
+    }
+
     /// The 72 bits of an address that a vGID has, if it is one of these.
     pub(crate) fn encode(&self, address: IpAddr) -> Option<[u8; 9]> {
         let mut bits = [0; 9];

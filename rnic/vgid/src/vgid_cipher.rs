@@ -113,12 +113,8 @@ impl Codec {
         virtual_network: VirtualNetwork,
         underlay: UnderlayNetwork,
     ) -> Result<Codec, TooWide> {
-        let codec = Codec { current: key.cipher(), previous: None, virtual_network, underlay };
-        let redundancy = codec.redundancy();
-        if redundancy < REDUNDANCY_MIN {
-            return Err(TooWide { redundancy });
-        }
-        Ok(codec)
+        check_networks(virtual_network, underlay)?;
+        Ok(Codec { current: key.cipher(), previous: None, virtual_network, underlay })
     }
 
     /// vGIDs are made with another key from now on. Those of the one before it remain valid until
@@ -159,7 +155,7 @@ impl Codec {
     #[must_use]
     pub fn redundancy(&self) -> u32 {
         let keys = u32::from(self.previous.is_some());
-        u32::from(self.underlay.redundancy()) + 8 + u32::from(self.virtual_network.length()) - keys
+        redundancy_of(self.virtual_network, self.underlay) - keys
     }
 
     fn encipher_by(&self, cipher: &Aes128, vnic: VnicAddress) -> Option<Gid> {
@@ -200,6 +196,25 @@ impl fmt::Debug for Codec {
         let Codec { virtual_network, underlay, .. } = self;
         write!(f, "Codec({virtual_network:?}, {underlay:?}, ..)")
     }
+}
+
+/// Checks that a forged vGID of these networks would show, in a time of one key.
+///
+/// # Errors
+/// As [`Codec::new`].
+pub fn check_networks(
+    virtual_network: VirtualNetwork,
+    underlay: UnderlayNetwork,
+) -> Result<(), TooWide> {
+    match redundancy_of(virtual_network, underlay) {
+        redundancy if redundancy < REDUNDANCY_MIN => Err(TooWide { redundancy }),
+        _ => Ok(()),
+    }
+}
+
+/// Bits that have to be right while one key is valid.
+fn redundancy_of(virtual_network: VirtualNetwork, underlay: UnderlayNetwork) -> u32 {
+    u32::from(underlay.redundancy()) + 8 + u32::from(virtual_network.length())
 }
 
 /// Whether a GID means something to the stack, or looks as if it did: no vGID is one of those. All

@@ -21,6 +21,10 @@ const NLM_F_CREATE: u16 = 0x400;
 const IFA_F_SECONDARY: u8 = 0x01;
 /// An address of IPv6 is used at once, without asking whether another host has it.
 const IFA_F_NODAD: u32 = 0x02;
+/// `struct ifa_cacheinfo`: how long an address of IPv6 is preferred as a source, and how long it is
+/// valid, in seconds; two times that the kernel sets. One that is never preferred ("deprecated") is
+/// the source of nothing that names no source, whichever destination it resembles.
+const IFA_CACHEINFO: u16 = 6;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -58,7 +62,7 @@ pub fn list() -> io::Result<Vec<AssignedAddress>> {
     Ok(found)
 }
 
-/// Gives an interface an address.
+/// Gives an interface an address. One of IPv6 is the source of no packet that does not name it.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN, `EEXIST` if it has the address, `ENODEV` if it is gone.
@@ -95,6 +99,8 @@ fn body(ip: IpAddr, interface: u32) -> Vec<u8> {
     attribute(IFA_PROTO, &[ADDED_MARK]);
     if ip.is_ipv6() {
         attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
+        let lifetimes = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
+        attribute(IFA_CACHEINFO, lifetimes.as_flattened());
     }
     body
 }

@@ -169,6 +169,8 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
         burst,
         ops,
         underlay,
+        underlay_prefix,
+        address_prefix,
         mtu,
     } = tenant;
     let mut fields = Map::new();
@@ -190,6 +192,8 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
     }
     add("key_lifetime", key_lifetime.map(Value::from));
     add("underlay", underlay.map(|address| address.to_string().into()));
+    add("underlay_prefix", underlay_prefix.clone().map(Value::from));
+    add("address_prefix", address_prefix.clone().map(Value::from));
     add("mtu", mtu.map(Value::from));
     add("ops", ops.map(per_second));
     fields.extend(limit_fields(*rate, *burst));

@@ -11,6 +11,7 @@
 //! A vNIC of a container that nothing is attached to gets an object by rules
 //! (`container_rules.rs`, `containers.rs`).
 
+mod address_prefix;
 mod apply_object_changes;
 mod chosen_qpns;
 mod cluster_tenant_key_files;
@@ -25,15 +26,17 @@ mod remote_vnic;
 mod rule_value;
 mod state_file;
 mod tenant_key_file_reader;
+mod underlay_network;
 mod value_syntax;
 mod virtual_network_placement;
 mod vnics_and_their_objects;
 
 use crate::engine::SharedLimits;
+pub use address_prefix::Prefix;
 use apply_object_changes::{Changes, Source, Surroundings};
 use cluster_tenant_key_files::{BroughtKeys, KeyFiles};
 pub(crate) use container_rules::{Container, Interface};
-pub use container_rules::{ContainerRule, Prefix};
+pub use container_rules::ContainerRule;
 use containers::Containers;
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
@@ -348,7 +351,7 @@ impl Objects {
         let before = &self.cluster.address;
         let is_new = |(name, remote): &(&String, &RemoteVnic)| before.get(*name) != Some(*remote);
         for (name, remote) in cluster.address.iter().filter(is_new) {
-            if let Some(problem) = places.problem_of_remote(name, remote, &keys) {
+            if let Some(problem) = places.problem_of_remote(&all, name, remote, &keys) {
                 return Err(format!("{} {name:?}: {problem}", ObjectKind::Address.word()));
             }
         }

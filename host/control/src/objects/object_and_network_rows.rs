@@ -29,7 +29,7 @@ impl Objects {
         let given = self.given.first_vnic(name);
         row["attached"] = given.map(|vnic| vnic.0).into();
         if let Some((_, place)) = self.places.place(name) {
-            row["gid"] = self.places.gid(name, &self.keys).map(|gid| gid.to_string()).into();
+            row["gid"] = self.places.gid(&self.all, name, &self.keys).map(|gid| gid.to_string()).into();
             row["qpn_offset"] = place.range.offset().number().into();
             row["underlay"] = place.underlay.to_string().into();
         }
@@ -52,7 +52,7 @@ impl Objects {
         let reachable = self.places.reachable(from.saturating_sub(count));
         let places = reachable.map(|(name, tenant, place)| {
             let VnicPlace { virtual_ip, underlay, range } = place;
-            let gid = self.places.gid(name, &self.keys).map(|gid| gid.to_string());
+            let gid = self.places.gid(&self.all, name, &self.keys).map(|gid| gid.to_string());
             let row = json!({
                 "tenant": tenant, "address": virtual_ip, "vnic": name, "vgid": gid,
                 "underlay": underlay, "qpn_offset": range.offset().number(),

@@ -3,6 +3,7 @@
 //! The configuration file, the state file and commands have the same keys: what this crate reads
 //! from one of them it can read from the others. Unknown keys are refused.
 
+use super::address_prefix::Prefix;
 use super::container_rules::{ContainerRule, RULES_MAX};
 use super::object_name_syntax::{NAME_BYTES_MAX, is_name};
 use super::remote_vnic::{RemoteVnic, parse_name};
@@ -65,6 +66,12 @@ pub struct Tenant {
     /// The address of this host that packets of its vNICs carry: these have virtual addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underlay: Option<IpAddr>,
+    /// IPv6 addresses of the underlay, in which all hosts' are: needed for an IPv6 one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underlay_prefix: Option<Prefix>,
+    /// The virtual addresses that its vNICs may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address_prefix: Option<Prefix>,
     /// Bytes of the largest packet on the underlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,

@@ -5,7 +5,6 @@
 
 use super::Objects;
 use super::object_set::{ObjectSet, VnicObject};
-use super::virtual_network_placement::NO_IPV6;
 use omniverb_netns::{UNDERLAY_ADDRESSES_MAX, is_of_a_host};
 use omniverb_tenancy::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,13 +43,8 @@ impl ObjectSet {
         let mut all = BTreeSet::new();
         for (name, policy) in &self.policy {
             let Some(address) = policy.underlay else { continue };
-            let problem = match address {
-                IpAddr::V6(_) => Some(NO_IPV6.into()),
-                IpAddr::V4(four) if !is_of_a_host(four) => {
-                    Some(format!("underlay {address} is no address of an interface"))
-                }
-                IpAddr::V4(_) => None,
-            };
+            let problem = (!is_of_a_host(address))
+                .then(|| format!("underlay {address} is no address of an interface"));
             all.insert(address);
             let many = || {
                 let most = UNDERLAY_ADDRESSES_MAX;
@@ -196,7 +190,8 @@ mod tests {
         for address in ["127.0.0.2", "0.0.0.0", "224.0.0.1", "255.255.255.255"] {
             refused(set(address, WITHOUT, WITHOUT), "no address of an interface");
         }
-        refused(set("2001:db8::1", WITHOUT, WITHOUT), "IPv6");
+        assert!(places(&set("2001:db8::1", WITHOUT, WITHOUT)).is_ok(), "no vNIC has it");
+        refused(set("2001:db8::1", WITH, WITHOUT), "of the tenant is of IPv4");
         refused(set(GOLD, WITH, WITH), "is of tenant \"blue\"");
         // The tenant's own, which another tenant's vNIC would have.
         let mut other = set("192.0.2.2", WITHOUT, WITH);

@@ -26,7 +26,7 @@ pub struct RemoteVnic {
     /// The name of its object there.
     pub vnic: String,
     /// The address of its host that its packets carry.
-    pub underlay: Ipv4Addr,
+    pub underlay: IpAddr,
     /// Where its QPNs begin.
     pub qpn_offset: u32,
     /// How many QPNs it has.
@@ -39,7 +39,7 @@ pub struct RemoteVnic {
 impl Default for RemoteVnic {
     fn default() -> RemoteVnic {
         let (host, vnic) = (String::new(), String::new());
-        let (vgid, underlay) = (Ipv6Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
+        let (vgid, underlay) = (Ipv6Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED.into());
         let proof = String::new();
         RemoteVnic { vgid, host, vnic, underlay, qpn_offset: 0, qpns: 0, proof }
     }
@@ -82,14 +82,14 @@ impl RemoteVnic {
     /// Its place, if what it says of itself has no fault.
     pub(crate) fn place(&self, virtual_ip: Ipv4Addr) -> Option<VnicPlace> {
         let range = self.range().filter(|_| is_of_a_host(self.underlay))?;
-        Some(VnicPlace { virtual_ip, underlay: IpAddr::V4(self.underlay), range })
+        Some(VnicPlace { virtual_ip, underlay: self.underlay, range })
     }
 
     /// Whether what it says of this place was said with one of these keys.
     pub(crate) fn is_proven(&self, place: &VnicPlace, keys: &[TenantKey]) -> bool {
         // The time that it takes says nothing of where two differ.
         let is_it = |proof: String| proof.as_bytes().ct_eq(self.proof.as_bytes()).into();
-        keys.iter().filter_map(|key| place_proof(key, place)).any(is_it)
+        keys.iter().map(|key| place_proof(key, place)).any(is_it)
     }
 
     /// Its vGID as verbs have it.
@@ -100,15 +100,17 @@ impl RemoteVnic {
 
 /// The proof of a place: all that a host announces of it, as its vGID does not say how many QPNs
 /// there are. 32 hexadecimal digits.
-pub(crate) fn place_proof(key: &TenantKey, place: &VnicPlace) -> Option<String> {
-    let VnicPlace { virtual_ip, underlay: IpAddr::V4(underlay), range } = place else {
-        return None;
-    };
+pub(crate) fn place_proof(key: &TenantKey, place: &VnicPlace) -> String {
+    let VnicPlace { virtual_ip, underlay, range } = place;
     let numbers = [range.offset().number(), range.count()].map(u32::to_be_bytes);
     let [offset, count] = &numbers;
-    let (virtual_ip, underlay) = (virtual_ip.octets(), underlay.octets());
+    let virtual_ip = virtual_ip.octets();
+    let underlay = match underlay {
+        IpAddr::V4(four) => four.octets().to_vec(),
+        IpAddr::V6(six) => six.octets().to_vec(),
+    };
     let proof = key.derive(&[b"announced place", &virtual_ip, &underlay, offset, count]);
-    Some(proof.iter().map(|byte| format!("{byte:02x}")).collect())
+    proof.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -133,11 +135,14 @@ mod tests {
         };
         let [old, new] = [1, 2].map(|n| TenantKey::new([n; 16]));
         let its = place(1, 2, 0x40_0000, 1024);
-        let proof = place_proof(&old, &its).unwrap();
+        let proof = place_proof(&old, &its);
         let good = RemoteVnic { proof: proof.clone(), ..RemoteVnic::default() };
         assert!(good.is_proven(&its, &[new.clone(), old.clone()]));
         assert!(!good.is_proven(&its, &[new]) && !good.is_proven(&its, &[]));
+        let six = VnicPlace { underlay: "2001:db8::2".parse().unwrap(), ..its };
+        assert_ne!(place_proof(&old, &six), proof);
         for other in [
+            six,
             place(3, 2, 0x40_0000, 1024),
             place(1, 3, 0x40_0000, 1024),
             place(1, 2, 0x40_0400, 1024),
@@ -156,7 +161,7 @@ mod tests {
         let good = RemoteVnic {
             host: "h2".into(),
             vnic: "web".into(),
-            underlay: Ipv4Addr::new(192, 0, 2, 2),
+            underlay: [192, 0, 2, 2].into(),
             qpn_offset: 0x40_0000,
             qpns: 1024,
             ..RemoteVnic::default()
@@ -171,10 +176,12 @@ mod tests {
         for (bad, word) in [
             (with(|v| v.host = "a/b".into()), "no names"),
             (with(|v| v.vnic = String::new()), "no names"),
-            (with(|v| v.underlay = Ipv4Addr::LOCALHOST), "127.0.0.1"),
-            (with(|v| v.underlay = Ipv4Addr::UNSPECIFIED), "0.0.0.0"),
-            (with(|v| v.underlay = Ipv4Addr::BROADCAST), "255."),
-            (with(|v| v.underlay = Ipv4Addr::new(224, 0, 0, 1)), "224."),
+            (with(|v| v.underlay = Ipv4Addr::LOCALHOST.into()), "127.0.0.1"),
+            (with(|v| v.underlay = Ipv4Addr::UNSPECIFIED.into()), "0.0.0.0"),
+            (with(|v| v.underlay = Ipv4Addr::BROADCAST.into()), "255."),
+            (with(|v| v.underlay = [224, 0, 0, 1].into()), "224."),
+            (with(|v| v.underlay = Ipv6Addr::LOCALHOST.into()), "::1"),
+            (with(|v| v.underlay = "fe80::1".parse().unwrap()), "fe80::1"),
             (with(|v| v.qpn_offset = 5), "no range"),
             (with(|v| v.qpn_offset = 0xbf_ff00), "no range"),
             (with(|v| v.qpn_offset = u32::MAX - 255), "no range"),

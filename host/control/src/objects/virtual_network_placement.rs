@@ -15,9 +15,7 @@ use super::tenant_key_file_reader::TenantKeys;
 use crate::engine::ENCRYPTION_BYTES;
 use omniverb_netns::is_of_a_host;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};
-use omniverb_vgid::{
-    Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork, VnicAddress,
-};
+use omniverb_vgid::{QpnOffset, QpnRange, VnicAddress};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -30,9 +28,6 @@ const MTUS: RangeInclusive<u32> = 576..=65535;
 
 /// Bytes that encryption adds to a packet.
 const ENCRYPTION: u32 = ENCRYPTION_BYTES as u32;
-
-/// The problem of an IPv6 underlay.
-pub(super) const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
 
 /// Ranges of QPNs, each with its end and vNIC, by host and beginning.
 type Taken<'a> = BTreeMap<(IpAddr, u32), (u32, &'a str)>;
@@ -72,9 +67,12 @@ impl ObjectSet {
     /// The problem with a tenant's virtual network, if there is one.
     pub(crate) fn problem_of_tenant(name: &str, tenant: &Tenant) -> Option<String> {
         let Some(underlay) = tenant.underlay else {
-            return tenant
-                .mtu
-                .map(|_| "mtu needs an underlay: elsewhere interfaces have it".into());
+            let is_prefix = tenant.underlay_prefix.is_some() || tenant.address_prefix.is_some();
+            return match (tenant.mtu, is_prefix) {
+                (Some(_), _) => Some("mtu needs an underlay: elsewhere interfaces have it".into()),
+                (None, true) => Some("underlay_prefix and address_prefix need an underlay".into()),
+                (None, false) => None,
+            };
         };
         if tenant.mtu.is_some_and(|mtu| !MTUS.contains(&mtu)) {
             return Some(format!("mtu is {} to {} bytes", MTUS.start(), MTUS.end()));
@@ -87,7 +85,7 @@ impl ObjectSet {
         if tenant.key_file.is_none() {
             return Some("an underlay needs a key_file: without a key GIDs are addresses".into());
         }
-        underlay.is_ipv6().then(|| NO_IPV6.into())
+        tenant.problem_of_networks(underlay)
     }
 
     /// The problem with a vNIC's place in a virtual network, if there is one.
@@ -116,8 +114,12 @@ impl ObjectSet {
                 "tenant {tenant:?} has an underlay: say the vNIC's address in it"
             ));
         }
-        if underlay.is_some_and(|address| address.is_ipv6()) {
-            return Some(NO_IPV6.into());
+        let of_tenant = self.tenant.get(tenant);
+        let problem = of_tenant.and_then(|of| {
+            of.problem_of_addresses(*address, self.underlay_of(vnic, host))
+        });
+        if problem.is_some() {
+            return problem;
         }
         let count = qpns.unwrap_or(QPNS);
         if !(QPNS..=QpnRange::COUNT_MAX).contains(&count) || !count.is_multiple_of(QPNS) {
@@ -261,6 +263,7 @@ impl VirtualPlaces {
     /// that its vGID and its proof are made with it cannot be announced.
     pub(crate) fn problem_of_remote(
         &self,
+        all: &ObjectSet,
         name: &str,
         remote: &RemoteVnic,
         keys: &TenantKeys,
@@ -273,7 +276,8 @@ impl VirtualPlaces {
         let VnicPlace { underlay, range, .. } = place;
         let address = VnicAddress { virtual_ip, offset: range.offset(), underlay };
         let keys = keys.keys(tenant);
-        let found = codec(&keys).and_then(|codec| codec.decipher(remote.gid()));
+        let codec = all.tenant.get(tenant).and_then(|tenant| tenant.codec(&keys));
+        let found = codec.and_then(|codec| codec.decipher(remote.gid()));
         let wrong = match found.map(|found| found.address) == Some(address) {
             true if remote.is_proven(&place, &keys) => return None,
             true => "proof",
@@ -297,10 +301,7 @@ impl VirtualPlaces {
     /// Objects of vNICs of this host that others can reach.
     fn local<'a>(&'a self, all: &'a ObjectSet) -> impl Iterator<Item = &'a String> {
         let is_here = |name: &String| all.vnic.get(name).is_some_and(|v| !all.is_elsewhere(v));
-        let is_reached = |place: &VnicPlace| match place.underlay {
-            IpAddr::V4(underlay) => is_of_a_host(underlay),
-            IpAddr::V6(_) => false,
-        };
+        let is_reached = |place: &VnicPlace| is_of_a_host(place.underlay);
         let all = self.places.iter();
         all.filter(move |(name, (_, place))| is_here(name) && is_reached(place))
             .map(|(name, _)| name)
@@ -322,7 +323,7 @@ impl VirtualPlaces {
         let with_network = all.tenant.iter().filter(|(_, tenant)| tenant.underlay.is_some());
         let mut networks: BTreeMap<String, TenantNetwork> = with_network
             .map(|(name, tenant)| {
-                let codec = codec(&keys.keys(name));
+                let codec = tenant.codec(&keys.keys(name));
                 let vnics = BTreeMap::new();
                 let is_of_one_host = tenant.underlay.is_some_and(|address| address.is_loopback());
                 let usual = if is_of_one_host { MTU_OF_ONE_HOST } else { MTU };
@@ -342,31 +343,22 @@ impl VirtualPlaces {
     }
 
     /// The vGID that an object's vNIC has.
-    pub(crate) fn gid(&self, object: &str, keys: &TenantKeys) -> Option<omniverb_terms::Gid> {
+    pub(crate) fn gid(
+        &self,
+        all: &ObjectSet,
+        object: &str,
+        keys: &TenantKeys,
+    ) -> Option<omniverb_terms::Gid> {
         let (tenant, place) = self.places.get(object)?;
         let VnicPlace { virtual_ip, underlay, range } = *place;
-        let codec = codec(&keys.keys(tenant))?;
+        let codec = all.tenant.get(tenant)?.codec(&keys.keys(tenant))?;
         codec.encipher(VnicAddress { virtual_ip, offset: range.offset(), underlay })
     }
 
     /// What proves the place of an object's vNIC to other hosts.
     pub(crate) fn proof(&self, object: &str, keys: &TenantKeys) -> Option<String> {
         let (tenant, place) = self.places.get(object)?;
-        place_proof(keys.keys(tenant).first()?, place)
-    }
-}
-
-/// What makes and reads vGIDs with a tenant's keys, of which the newest comes first.
-fn codec(keys: &[TenantKey]) -> Option<Codec> {
-    let made = |key| Codec::new(key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
-    match keys {
-        [] => None,
-        [current] => made(current),
-        [current, previous, ..] => {
-            let mut codec = made(previous)?;
-            codec.rotate(current);
-            Some(codec)
-        }
+        Some(place_proof(keys.keys(tenant).first()?, place))
     }
 }
 

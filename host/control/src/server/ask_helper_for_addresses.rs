@@ -97,7 +97,11 @@ impl StatusRows<'_> {
 
 /// Why this host does not have an address of a policy, and what to do.
 fn problem(address: IpAddr, error: &io::Error) -> String {
-    let command = format!("ip address add {address}/32 dev INTERFACE");
+    let command = match address {
+        IpAddr::V4(_) => format!("ip address add {address}/32 dev INTERFACE"),
+        // No source of packets that do not name it.
+        IpAddr::V6(_) => format!("ip address add {address}/128 dev INTERFACE preferred_lft 0"),
+    };
     let text = match error.kind() {
         io::ErrorKind::AddrNotAvailable => {
             format!("no interface has the tenant's underlay address, so none gets {address}")

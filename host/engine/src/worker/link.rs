@@ -268,11 +268,16 @@ impl Link {
 
     /// A packet to the group that its queue pair is attached to by it.
     /// `sender`: the address that programs know it by, and its QPN.
-    pub(super) fn take_copy(&mut self, checked: &CheckedPacket<'_>, sender: (IpAddr, Qpn)) {
+    pub(super) fn take_copy(
+        &mut self,
+        checked: &CheckedPacket<'_>,
+        sender: (IpAddr, Qpn),
+        group: IpAddr,
+    ) {
         self.counted.received_packets += 1;
         self.counted.received_bytes += checked.datagram.len() as u64;
         if let Kind::Datagrams(datagrams) = &mut self.kind {
-            datagrams.copy(checked.now, &checked.packet, sender, checked.local);
+            datagrams.copy(checked.now, &checked.packet, sender, group);
         }
     }
 

@@ -115,8 +115,11 @@ fn addresses_of_policies_are_decoded() {
     let file = memfd::create("x", 4096).unwrap();
     let mut bytes = vec![0; underlay_messages::WANTED_BYTES_MAX + 1];
     for count in [0, 1, UNDERLAY_ADDRESSES_MAX, UNDERLAY_ADDRESSES_MAX + 1] {
-        let address = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
         let beside = "2001:db8::1".parse().unwrap();
+        let address = |n: usize| match n % 2 {
+            0 => IpAddr::from([10, 0, (n >> 8) as u8, n as u8]),
+            _ => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n as u16]),
+        };
         let wanted: std::collections::BTreeMap<_, _> =
             (1..=count).map(|n| (address(n), beside)).collect();
         want_addresses(one.as_fd(), file.as_fd(), &wanted).unwrap();
@@ -135,6 +138,26 @@ fn addresses_of_policies_are_decoded() {
             Answer::UnderlayAddresses(seen) => assert_eq!(seen, states),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn an_address_of_a_policy_is_one_that_an_interface_can_have() {
+    for (text, expected) in [
+        ("192.0.2.1", true),
+        ("2001:db8::1", true),
+        ("fd00::1", true),
+        ("0.0.0.0", false),
+        ("127.0.0.1", false),
+        ("224.0.0.1", false),
+        ("255.255.255.255", false),
+        ("::", false),
+        ("::1", false),
+        ("ff02::1", false),
+        ("fe80::1", false),
+        ("::ffff:192.0.2.1", false),
+    ] {
+        assert_eq!(underlay_messages::is_of_a_host(text.parse().unwrap()), expected, "{text}");
     }
 }
 

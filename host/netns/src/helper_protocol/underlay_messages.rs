@@ -4,7 +4,7 @@ use super::message_fields::{HEADER_BYTES, MARK, Reader, Writer, header};
 use omniverb_sys::seqpacket;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Budget: addresses of policies that one host may have.
@@ -26,9 +26,13 @@ pub type AddressState = BTreeMap<IpAddr, i32>;
 
 /// Whether an interface of a host can have this address, so that a policy can.
 #[must_use]
-pub fn is_of_a_host(ip: Ipv4Addr) -> bool {
-    let is_none = ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast();
-    !is_none && !ip.is_loopback()
+pub fn is_of_a_host(ip: IpAddr) -> bool {
+    let is_special = match ip {
+        IpAddr::V4(four) => four.is_broadcast(),
+        // A link-local one needs an interface besides; a mapped one is an IPv4 address.
+        IpAddr::V6(six) => six.is_unicast_link_local() || six.to_ipv4_mapped().is_some(),
+    };
+    !is_special && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
 }
 
 /// Has interfaces of a namespace get these addresses, and no others: each the one that has another
@@ -63,8 +67,7 @@ pub(crate) fn read_wanted(
     }
     let all = (0..count).map(|_| Some((reader.ip()?, reader.ip()?)));
     let wanted: BTreeMap<_, _> = all.collect::<Option<_>>()?;
-    let may_be_added = |ip: &IpAddr| matches!(ip, IpAddr::V4(four) if is_of_a_host(*four));
-    let is_sensible = wanted.len() == count && wanted.keys().all(may_be_added);
+    let is_sensible = wanted.len() == count && wanted.keys().all(|ip| is_of_a_host(*ip));
     is_sensible.then_some((files.pop()?, wanted))
 }
 

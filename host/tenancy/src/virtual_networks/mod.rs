@@ -15,7 +15,7 @@ mod peer_virtual_qpns;
 use crate::directory::VnicAddress as Found;
 use crate::policy::policies::TenantId;
 use omniverb_session::body::GidEntry;
-use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId};
+use omniverb_terms::{Gid, Qpn, UnderlayRoute, VnicId, group_at};
 use omniverb_vgid::{Codec, PhysicalQpn, QpnOffset, QpnRange, VirtualQpn, VnicAddress};
 use peer_virtual_qpns::PeerNumbers;
 use std::collections::BTreeMap;
@@ -192,7 +192,11 @@ impl VirtualNetworks {
         let local = self.seats.get(&from)?.place.underlay;
         if gid.is_multicast() {
             // Copies reach members of the tenant alone.
-            return Some(UnderlayRoute::plain(local, gid.address().to_canonical(), 0));
+            let group = match gid.address().to_canonical() {
+                IpAddr::V4(group) => group_at(local, group),
+                six => six,
+            };
+            return Some(UnderlayRoute::plain(local, group, 0));
         }
         let remote = match self.destination(from, gid)? {
             Destination::Here(key) => self.seats.get(&key)?.place.underlay,

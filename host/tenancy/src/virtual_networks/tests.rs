@@ -80,6 +80,30 @@ fn a_vnic_of_another_host_is_reached_there_and_heard_from_there_only() {
 }
 
 #[test]
+fn over_ipv6_both_addresses_of_every_route_are_of_ipv6() {
+    let host = |n: u8| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(n)]);
+    let six = |last, at| VnicPlace { underlay: host(at), ..place(last, at, 0x40_0000) };
+    let prefix = UnderlayNetwork::ipv6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0].into(), 88).unwrap();
+    let codec = Codec::new(&TenantKey::new([1; 16]), VirtualNetwork::ANY, prefix).ok();
+    let mut networks = VirtualNetworks::default();
+    let blue = TenantNetwork { codec, ..network(1, &[six(1, 1), six(3, 2)]) };
+    networks.describe(BTreeMap::from([(BLUE, blue)]));
+    networks.seat(VnicId(1), Some((BLUE, six(1, 1))));
+    let remote = networks.name(VnicId(1), [10, 0, 0, 3].into()).unwrap();
+    assert_eq!(networks.destination(VnicId(1), remote), Some(Destination::There(host(2))));
+    let forged = Gid::from(IpAddr::from([9; 16]));
+    let group = Gid::from(IpAddr::from([239, 1, 2, 3]));
+    let mapped = "ff0e::ffff:239.1.2.3".parse().unwrap();
+    for (gid, to) in [(remote, host(2)), (forged, Ipv6Addr::UNSPECIFIED.into()), (group, mapped)] {
+        let route = networks.route(VnicId(1), gid).unwrap();
+        assert_eq!((route.local, route.remote), (host(1), to));
+    }
+    let route = UnderlayRoute::plain(host(1), host(2), 0);
+    let names = networks.names(VnicId(1), Qpn(0x40_0005), &route);
+    assert_eq!(names, Some((gid(&networks, 1), remote)));
+}
+
+#[test]
 fn a_removed_vnic_leads_nowhere_and_rotation_keeps_names() {
     let mut networks = two_tenants();
     let (old, key) = (gid(&networks, 2), TenantKey::new([3; 16]));

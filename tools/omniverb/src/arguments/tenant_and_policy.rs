@@ -23,7 +23,7 @@ pub enum TenantCommand {
     },
     /// Change a tenant, and every device that belongs to it. Needs the operators' socket.
     #[command(group = changes(&["adoption", "rate", "burst", "ops", "encryption", "key_file",
-        "key_lifetime", "underlay", "mtu"]))]
+        "key_lifetime", "underlay", "underlay_prefix", "address_prefix", "mtu"]))]
     Set {
         /// The name of the tenant.
         name: String,
@@ -84,6 +84,14 @@ pub struct TenantOptions {
     /// addresses, and GIDs that only hosts with the tenant's key can read. Needs a key file.
     #[arg(long, value_name = "ADDRESS")]
     pub underlay: Option<IpAddr>,
+    /// The prefix in which the underlay addresses of all hosts are, of 56 bits or more: needed for
+    /// an IPv6 underlay. The longer it is the sooner a forged GID shows.
+    #[arg(long, value_name = "PREFIX")]
+    pub underlay_prefix: Option<String>,
+    /// The prefix in which the virtual addresses of the tenant's devices are. It makes forged GIDs
+    /// show, too: both prefixes together have 88 bits or more for an IPv6 underlay.
+    #[arg(long, value_name = "PREFIX")]
+    pub address_prefix: Option<String>,
     /// Bytes of the largest packet on the underlay, on all hosts: 576 to 65535
     /// [default: 1500; 9000 if the underlay address is a loopback address].
     #[arg(long, value_name = "BYTES")]

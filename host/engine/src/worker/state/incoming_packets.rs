@@ -12,7 +12,7 @@ use crate::worker::link::{Ends, Reason};
 use omniverb_datapath::feature;
 use omniverb_datapath::train_numbering::Numbering;
 use omniverb_sys::clock;
-use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId};
+use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId, group_of_programs};
 use omniverb_transport::Ecn;
 use omniverb_wire::{IcrcVerdict, Identification, Packet};
 use std::net::IpAddr;
@@ -142,12 +142,13 @@ impl State {
             None => (checked.from, deth.source()),
         };
         let members = self.links.attached(vnic, *local);
+        let group = if home.places.is_some() { group_of_programs(*local) } else { *local };
         if !home.copies.may_make(self.turns, members.len()) {
             return;
         }
         for index in members {
             if let Some(link) = self.links.get_mut(index) {
-                link.take_copy(checked, sender);
+                link.take_copy(checked, sender, group);
                 self.links.touch(index, Reason::News);
             }
         }
