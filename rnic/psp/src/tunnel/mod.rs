@@ -9,7 +9,8 @@
 //!   [`key_handshake`]. The first packet to an address asks for one. Packets wait for it, a bounded
 //!   number of bytes, and are sent when it comes.
 //! * A request is sent again a few times. An address that does not answer gets nothing: packets to
-//!   it are dropped, and it is asked again a second later.
+//!   it are dropped, and it is asked again a second later. For copies to groups, which go to silent
+//!   hosts, too, it is asked ever more rarely.
 //! * The receiver changes its master key once in each lifetime, and opens packets of the one before
 //!   until the next change. A sender asks for another key after half a lifetime, and goes on with
 //!   the old one meanwhile, so that nothing is lost.
@@ -29,7 +30,7 @@ use crate::sender::sealed_bytes;
 use crate::spi_block::SpiBlock;
 use datagrams::{ROCE_PORT, UDP_BYTES, UNKNOWN_SPI, message, seal_train};
 use omniverb_vgid::TenantKey;
-use peer::{ASKED_AGAIN, CurrentKey, HEEDED_AGAIN, HeldTrain, Peer, PendingRequest};
+use peer::{CurrentKey, HEEDED_AGAIN, HeldTrain, Peer, PendingRequest};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
@@ -241,8 +242,7 @@ impl Tunnel {
                     self.refuse(addresses, Refusal::NoAnswer, now);
                 }
             } else {
-                peer.asking = None;
-                peer.asked_again_at = now.saturating_add(ASKED_AGAIN);
+                peer.note_silence(now);
                 self.refuse(addresses, Refusal::NoAnswer, now);
             }
         }
@@ -380,9 +380,7 @@ impl Tunnel {
         let salt = salt(&mut self.random);
         let peer = self.peer(addresses, interface, now);
         peer.used_at = now;
-        peer.is_for_copies = false;
-        // It is there: what waits for it is asked for at once.
-        peer.asked_again_at = 0;
+        peer.note_word();
         let owner = peer.owner;
         let lifetime_ms = u32::try_from(self.lifetime / MILLISECOND).unwrap_or(u32::MAX);
         let given = self.receiver.give(owner, accepted.request());
@@ -425,6 +423,7 @@ impl Tunnel {
             }
         };
         self.asking.remove(&(due, addresses));
+        peer.silences = 0;
         let Ok(sealer) = sender.sealer() else { return true };
         let lifetime = self.lifetime.min(u64::from(sender.lifetime_ms()) * MILLISECOND);
         peer.key = Some(CurrentKey {

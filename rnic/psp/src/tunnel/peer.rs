@@ -21,6 +21,10 @@ const REFUSED_WITH: usize = 6;
 const GIVEN_UP: u64 = 2500 * MILLISECOND;
 /// How long a peer is not asked again that has not answered, in nanoseconds.
 pub(super) const ASKED_AGAIN: u64 = 1000 * MILLISECOND;
+/// Budget: how long one is not asked again for the sake of copies for groups, if it has not
+/// answered again and again: twice as long each time, up to this, in nanoseconds. When it has
+/// something to receive, it introduces itself.
+pub(super) const COPIES_ASKED_AGAIN_MAX: u64 = 64 * ASKED_AGAIN;
 /// Budget: a word that a number is unknown has a peer asked at most once in so many nanoseconds.
 pub(super) const HEEDED_AGAIN: u64 = 250 * MILLISECOND;
 /// Budget: bytes of packets to one address that wait for its answer.
@@ -63,6 +67,8 @@ pub(super) struct Peer {
     pub(super) asking: Option<PendingRequest>,
     /// It did not answer: it is not asked before this time.
     pub(super) asked_again_at: u64,
+    /// How often in a row it has not answered.
+    pub(super) silences: u32,
     /// A word of it that a number is unknown is not heeded before this time.
     pub(super) heeded_again_at: u64,
     /// It was said that it does not encrypt.
@@ -111,6 +117,7 @@ impl Peer {
             key: None,
             asking: None,
             asked_again_at: 0,
+            silences: 0,
             heeded_again_at: 0,
             is_refusal_told: false,
             is_for_copies: false,
@@ -118,6 +125,29 @@ impl Peer {
             held_bytes: 0,
             used_at: now,
         }
+    }
+
+    /// A request was not answered. One for the sake of copies is repeated ever more rarely.
+    pub(super) fn note_silence(&mut self, now: u64) {
+        self.asking = None;
+        let longer = ASKED_AGAIN.saturating_mul(1 << self.silences.min(16));
+        self.silences = self.silences.saturating_add(1);
+        let pause =
+            if self.is_for_copies { longer.min(COPIES_ASKED_AGAIN_MAX) } else { ASKED_AGAIN };
+        self.asked_again_at = now.saturating_add(pause);
+    }
+
+    /// It gets more than copies from now on: it is asked as others are.
+    pub(super) fn note_packet(&mut self) {
+        if std::mem::take(&mut self.is_for_copies) {
+            self.asked_again_at = 0;
+        }
+    }
+
+    /// It has said something: what waits for it is asked for at once.
+    pub(super) fn note_word(&mut self) {
+        self.is_for_copies = false;
+        (self.asked_again_at, self.silences) = (0, 0);
     }
 
     /// It was asked for the sake of copies alone, and has not answered: another may have its place.

@@ -24,8 +24,7 @@ impl Tunnel {
         if addresses.remote.is_multicast() || self.keys.is_empty() {
             return SealOutcome::Dropped;
         }
-        let peer = self.peer(addresses, interface, now);
-        peer.is_for_copies = false;
+        self.peer(addresses, interface, now).note_packet();
         if let Some(outcome) =
             self.seal_with_key((addresses, interface), source_port, (train, segment), sealed, now)
         {
@@ -56,16 +55,8 @@ impl Tunnel {
         if addresses.remote.is_multicast() || self.keys.is_empty() {
             return SealOutcome::Dropped;
         }
-        if !self.peers.contains_key(&addresses) {
-            if self.peers.len() >= TUNNEL_PEERS_MAX {
-                let silent = self.peers.iter().filter(|(_, peer)| peer.is_silent_to_copies());
-                let Some(idle) = silent.min_by_key(|(_, peer)| peer.used_at) else {
-                    return SealOutcome::Dropped;
-                };
-                let idle = *idle.0;
-                self.forget(idle);
-            }
-            self.peer(addresses, interface, now).is_for_copies = true;
+        if !self.has_place_for_copies((addresses, interface), now) {
+            return SealOutcome::Dropped;
         }
         let to = (addresses, interface);
         let train = (copy, copy.len());
@@ -82,6 +73,37 @@ impl Tunnel {
         }
         self.ask(addresses, now);
         if is_held { SealOutcome::Held } else { SealOutcome::Dropped }
+    }
+
+    /// Says to an address that this end is there, by asking it for a key: it may have found this
+    /// one silent before. What has a key there is known.
+    pub fn introduce(&mut self, (addresses, interface): (Addresses, u32), now: u64) {
+        if self.has_place_for_copies((addresses, interface), now)
+            && self.peers.get(&addresses).is_some_and(|peer| peer.key.is_none())
+        {
+            self.ask(addresses, now);
+        }
+    }
+
+    /// Whether there is a peer at these addresses, at the cost of none but a silent one.
+    fn has_place_for_copies(
+        &mut self,
+        (addresses, interface): (Addresses, u32),
+        now: u64,
+    ) -> bool {
+        if self.peers.contains_key(&addresses) {
+            return true;
+        }
+        if self.peers.len() >= TUNNEL_PEERS_MAX {
+            let silent = self.peers.iter().filter(|(_, peer)| peer.is_silent_to_copies());
+            let Some((idle, _)) = silent.min_by_key(|(_, peer)| peer.used_at) else {
+                return false;
+            };
+            let idle = *idle;
+            self.forget(idle);
+        }
+        self.peer(addresses, interface, now).is_for_copies = true;
+        true
     }
 
     /// Seals a train to a peer if there is a key. `None`: a key is to be asked for.

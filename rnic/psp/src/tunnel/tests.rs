@@ -422,6 +422,44 @@ fn copies_hold_few_bytes_tell_nothing_and_take_no_place_of_others() {
     assert_eq!(copy(&mut a, B, 9 * SECOND).0, SealOutcome::Now(50 + OVERHEAD_BYTES));
 }
 
+/// Requests that are sent to B for the sake of copies, one each 100 ms, in so many seconds from
+/// `begin` on.
+fn requests_for_copies(a: &mut Tunnel, begin: u64, seconds: u64) -> usize {
+    let mut requests = 0;
+    for step in 0..seconds * 10 {
+        let now = begin + step * SECOND / 10;
+        let mut sealed = Vec::new();
+        a.seal_copy(from_to(A, B), 7, &[2; 50], &mut sealed, now);
+        a.timeout(now);
+        requests += std::iter::from_fn(|| a.next_outgoing()).count();
+    }
+    requests
+}
+
+#[test]
+fn a_silent_host_of_a_group_is_asked_ever_more_rarely_until_it_says_something() {
+    let (mut a, mut b) = (tunnel(1, 1, 600 * SECOND, 0), tunnel(1, 2, 600 * SECOND, 0));
+    let first = requests_for_copies(&mut a, 0, 10);
+    assert!((16..=40).contains(&first), "{first}");
+    let later = requests_for_copies(&mut a, 200 * SECOND, 100);
+    assert!((8..=24).contains(&later), "once a minute: {later}");
+    // It has something to receive.
+    b.introduce(from_to(B, A), 300 * SECOND);
+    assert_eq!(exchange(&mut a, &mut b, 300 * SECOND), Vec::<Vec<u8>>::new());
+    let mut sealed = Vec::new();
+    a.seal_copy(from_to(A, B), 7, &[2; 50], &mut sealed, 301 * SECOND);
+    exchange(&mut a, &mut b, 301 * SECOND);
+    let outcome = a.seal_copy(from_to(A, B), 7, &[2; 50], &mut sealed, 302 * SECOND);
+    assert_eq!(outcome, SealOutcome::Now(50 + OVERHEAD_BYTES));
+    // One that is known is not asked again; a packet does not wait for what copies have met.
+    b.introduce(from_to(B, A), 303 * SECOND);
+    assert!(b.next_outgoing().is_none());
+    let mut silent = tunnel(1, 3, 600 * SECOND, 0);
+    requests_for_copies(&mut silent, 0, 60);
+    assert!(seal(&mut silent, (A, B), &[1; 50], 60 * SECOND).is_empty());
+    assert!(silent.next_outgoing().is_some(), "it is asked at once");
+}
+
 #[test]
 fn another_lifetime_holds_from_now_on() {
     let mut a = tunnel(1, 1, 60 * SECOND, 0);
