@@ -23,7 +23,7 @@ pub(crate) enum Timer {
     Accept(Entrance),
     /// A port that was in use is tried again.
     Port(VnicId),
-    /// The PSP port of a vNIC that was in use is tried again.
+    /// The PSP port of a vNIC that was in use, or could not be had, is tried again.
     PspPort(VnicId),
     /// The PSP port of the daemon's own namespace that was in use, or could not be had, is tried
     /// again.

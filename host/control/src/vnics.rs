@@ -245,11 +245,9 @@ impl Vnics {
         }
     }
 
-    /// A port of PSP that was in use is asked for again.
-    pub(crate) fn try_psp_port_again(&self, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
-        if self.psp_port(vnic).is_some_and(VnicPort::is_asked_for) {
-            self.ask(Kind::PspPort, vnic, helper, now);
-        }
+    /// A vNIC's port of PSP that was in use is asked for again.
+    pub(crate) fn ask_psp_port(&self, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
+        self.ask(Kind::PspPort, vnic, helper, now);
     }
 
     /// An address gets nothing of a vNIC, or does again. Whether it is another reason than before.

@@ -57,11 +57,16 @@ impl EnginePorts<'_> {
         match port {
             Ok(port) => drop(own.opened(port)),
             Err(error) => {
-                if own.failed(clock::now()).is_some() && self.vnics.is_warning_due(vnic) {
+                let has_failed = own.failed(clock::now()).is_some();
+                if has_failed {
+                    self.reactor.set(Duration::from_nanos(AGAIN), Timer::PspPort(vnic));
+                }
+                if has_failed && self.vnics.is_warning_due(vnic) {
                     let name = self.vnics.registry().name(vnic);
                     let text = format_args!(
                         "cannot bind UDP port 1000 in the network namespace of vNIC {name}: \
-                         {error}; its tenant is encrypted, so it reaches no other host"
+                         {error}; its tenant is encrypted, so it reaches no other host; it is \
+                         tried again every 5 seconds"
                     );
                     self.journal.log(Level::Warning, text);
                 }
@@ -71,6 +76,21 @@ impl EnginePorts<'_> {
             Some(kept) => self.port_found(vnic, Ok(kept)),
             None if self.vnics.has_port(vnic) => self.set_encryption(vnic),
             None => {}
+        }
+    }
+
+    /// The port of PSP in a vNIC's own namespace was in use a moment ago, or could not be had a
+    /// while ago.
+    pub(super) fn try_psp_port_again(&mut self, vnic: VnicId) {
+        // Those of a virtual network share the port of the underlay.
+        let port = self.vnics.psp_port(vnic).filter(|_| self.tables.place(vnic).is_none());
+        let Some(port) = port else { return };
+        if port.is_asked_for() {
+            return self.vnics.ask_psp_port(vnic, self.helper, clock::now());
+        }
+        let is_encrypted = self.tables.policy(vnic).encryption.is_some();
+        if port.open().is_none() && is_encrypted && self.vnics.has_port(vnic) {
+            self.want_psp_port(vnic);
         }
     }
 

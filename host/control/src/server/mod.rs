@@ -235,9 +235,7 @@ impl Server {
                     self.operators.listener().look_again(&mut self.reactor);
                 }
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
-                Timer::PspPort(vnic) => {
-                    self.vnics.try_psp_port_again(vnic, &mut self.helper, now);
-                }
+                Timer::PspPort(vnic) => self.engine_ports().try_psp_port_again(vnic),
                 Timer::UnderlayPspPort => self.engine_ports().try_underlay_psp_port_again(),
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),
                 Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),

@@ -10,6 +10,7 @@ use omniverb_sys::{clock, random};
 use omniverb_terms::VnicId;
 use omniverb_wire::IcrcFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of datagrams that one call sends: what fits into one IP packet.
 const CALL_BYTES_MAX: usize = 65_000;
@@ -84,8 +85,7 @@ impl VnicTunnel {
     pub(super) fn new(encryption: Encryption, now: u64) -> VnicTunnel {
         let Encryption { port, keys, lifetime } = encryption;
         let sockets = port.clone().and_then(|port| Sockets::new(port).ok()).map(Arc::new);
-        let lifetime = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
-        let tunnel = Tunnel::new(keys, lifetime, Box::new(random::fill), now);
+        let tunnel = Tunnel::new(keys, nanoseconds(lifetime), Box::new(random::fill), now);
         VnicTunnel { port, sockets, tunnel, alarm: Alarm::default(), sealed: Vec::new() }
     }
 
@@ -98,9 +98,13 @@ impl VnicTunnel {
         }
     }
 
-    /// The tenant has other keys, the newest first.
-    pub(super) fn set_keys(&mut self, keys: Vec<TenantKey>, now: u64) {
-        self.tunnel.set_keys(keys, now);
+    /// The tenant has these keys, the newest first, and this lifetime of those of packets. What is
+    /// as before changes nothing.
+    pub(super) fn set_keys(&mut self, keys: Vec<TenantKey>, lifetime: Duration, now: u64) {
+        self.tunnel.set_lifetime(nanoseconds(lifetime), now);
+        if self.tunnel.keys() != keys {
+            self.tunnel.set_keys(keys, now);
+        }
     }
 
     /// The sockets to watch.
@@ -183,6 +187,10 @@ impl VnicTunnel {
     }
 }
 
+fn nanoseconds(lifetime: Duration) -> u64 {
+    u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Sends datagrams, as many with each call as one takes.
 fn send_to(
     sockets: &Sockets,
@@ -206,7 +214,23 @@ fn send_to(
 
 #[cfg(test)]
 mod tests {
-    use super::Decrypted;
+    use super::*;
+
+    #[test]
+    fn another_lifetime_and_other_keys_hold_at_once_and_the_same_change_nothing() {
+        const SECOND: u64 = 1_000_000_000;
+        let keys = |n: u8| vec![TenantKey::new([n; 16])];
+        let hour = Duration::from_secs(3600);
+        let mut tunnel =
+            VnicTunnel::new(Encryption { port: None, keys: keys(1), lifetime: hour }, 0);
+        tunnel.set_keys(keys(1), hour, 10 * SECOND);
+        assert_eq!(tunnel.tunnel.next_timeout(), 3600 * SECOND);
+        tunnel.set_keys(keys(1), Duration::from_secs(60), 10 * SECOND);
+        assert_eq!(tunnel.tunnel.next_timeout(), 70 * SECOND);
+        tunnel.set_keys(keys(2), Duration::from_secs(60), 20 * SECOND);
+        assert_eq!(tunnel.tunnel.keys(), keys(2));
+        assert_eq!(tunnel.tunnel.next_timeout(), 80 * SECOND);
+    }
 
     #[test]
     fn packets_of_one_port_and_length_are_a_train() {

@@ -25,7 +25,7 @@ impl State {
             if let Some(encryption) = &encryption
                 && before.has_port(encryption.port.as_ref())
             {
-                before.set_keys(encryption.keys.clone(), clock::now());
+                before.set_keys(encryption.keys.clone(), encryption.lifetime, clock::now());
                 home.tunnel = Some(before);
                 return self.settle_tunnel(vnic);
             }
