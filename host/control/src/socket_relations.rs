@@ -5,7 +5,7 @@
 //! found by a process in it, opened, and has a session of its own in the tables.
 
 use crate::vnic_references::Hold;
-use omniverb_broker::daemon_messages::Place;
+use omniverb_broker::daemon_messages::NamespaceAddress;
 use omniverb_tenancy::{RelationEnd, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -46,7 +46,7 @@ struct Entry {
 
 #[derive(Debug)]
 struct Pair {
-    places: [Place; 2],
+    places: [NamespaceAddress; 2],
     /// The tables have been asked.
     is_asked: bool,
 }
@@ -88,7 +88,7 @@ pub(crate) struct ForgottenRelation {
 
 impl SocketRelations {
     /// One more pair. `false` if there are too many, or there is one of that number.
-    pub(crate) fn add(&mut self, number: u64, places: [Place; 2]) -> bool {
+    pub(crate) fn add(&mut self, number: u64, places: [NamespaceAddress; 2]) -> bool {
         let is_new = self.pairs.len() < MOST && !self.pairs.contains_key(&number);
         let [one, other] = places.map(|place| place.namespace);
         if is_new && one != other {
@@ -177,7 +177,7 @@ impl SocketRelations {
     /// The ends of a pair, if the tables know both and have not been asked: they are now.
     pub(crate) fn ends(&mut self, number: u64) -> Option<[RelationEnd; 2]> {
         let pair = self.pairs.get_mut(&number).filter(|pair| !pair.is_asked)?;
-        let end = |place: Place| match &self.namespaces.get(&place.namespace)?.stage {
+        let end = |place: NamespaceAddress| match &self.namespaces.get(&place.namespace)?.stage {
             Stage::Known(_, hold) => Some((hold.vnic(), place.address)),
             _ => None,
         };
@@ -251,8 +251,8 @@ mod tests {
     use crate::vnic_references;
     use omniverb_tenancy::VnicId;
 
-    fn places(one: u64, other: u64) -> [Place; 2] {
-        [one, other].map(|namespace| Place { namespace, address: [10, 0, 0, 1].into() })
+    fn places(one: u64, other: u64) -> [NamespaceAddress; 2] {
+        [one, other].map(|namespace| NamespaceAddress { namespace, address: [10, 0, 0, 1].into() })
     }
 
     fn process() -> OwnedFd {

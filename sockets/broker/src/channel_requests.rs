@@ -13,7 +13,7 @@ use crate::broker_state::Broker;
 use crate::channels::{Ends, ProcessPair};
 use crate::client::Client;
 use crate::cross_namespace_permissions::PairDecision;
-use crate::daemon_messages::{Denial, Place};
+use crate::daemon_messages::{Denial, NamespaceAddress};
 use crate::daemon_queries::ask_daemon;
 use crate::inherited_channels::{Claim, ClaimOutcome};
 use crate::introduce_channel::{
@@ -110,7 +110,7 @@ fn find_across(
     from: IpAddr,
     to: SocketAddr,
 ) -> Result<Destination, NotIntroduced> {
-    let place = Place { namespace: asks.0.namespace, address: from };
+    let place = NamespaceAddress { namespace: asks.0.namespace, address: from };
     let route = lock(&broker.observed).get(place, to, clock::now());
     let Some(route) = route else {
         return remote_channel_requests::find_route(broker, asks, (from, to));

@@ -6,7 +6,7 @@
 //! the two also where the other one has said that it has ended: that may not be true. So it counts
 //! for the process that has not said so.
 
-use crate::daemon_messages::Place;
+use crate::daemon_messages::NamespaceAddress;
 use crate::limits::{CHANNELS, CHANNELS_OF_NAMESPACE, CHANNELS_WITH_NAMESPACE};
 use crate::listeners::Process;
 use omniverb_formats::channel::PORTS_ALLOWED;
@@ -28,7 +28,7 @@ pub(crate) enum Ends {
     /// Of one network namespace, at any address of that.
     Within,
     /// In two network namespaces.
-    Across([Place; 2]),
+    Across([NamespaceAddress; 2]),
     /// On two hosts: one of the two processes is a gateway.
     Far([IpAddr; 2]),
 }
@@ -44,7 +44,7 @@ impl Ends {
     }
 
     /// Those that live by what the daemon says.
-    pub(crate) fn places(self) -> Option<[Place; 2]> {
+    pub(crate) fn places(self) -> Option<[NamespaceAddress; 2]> {
         if let Ends::Across(places) = self { Some(places) } else { None }
     }
 
@@ -314,7 +314,8 @@ mod tests {
 
     /// From an address of one network namespace to one of another.
     fn across([from, to]: [(u64, u64, u8); 2]) -> ProcessPair {
-        let place = |(namespace, _, last)| Place { namespace, address: [10, 0, 0, last].into() };
+        let place =
+            |(namespace, _, last)| NamespaceAddress { namespace, address: [10, 0, 0, last].into() };
         ProcessPair {
             processes: [(from.0, from.1), (to.0, to.1)],
             ends: Ends::Across([place(from), place(to)]),

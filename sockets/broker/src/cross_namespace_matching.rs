@@ -8,7 +8,7 @@
 use crate::broker_state::Broker;
 use crate::channel_requests;
 use crate::cross_namespace_permissions::PairDecision;
-use crate::daemon_messages::Place;
+use crate::daemon_messages::NamespaceAddress;
 use crate::daemon_queries::ask_daemon;
 use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;
@@ -29,7 +29,7 @@ pub(crate) fn match_offer(broker: &Broker, ours: &Offer) {
         let (offers, pairs) = (lock(&broker.offers), lock(&broker.pairs));
         // A denied place does not come before others.
         let is_denied = |namespace| {
-            let other = Place { namespace, address: names.remote.ip() };
+            let other = NamespaceAddress { namespace, address: names.remote.ip() };
             pairs.denial(ours.address(), other).is_some()
         };
         let mut others = offers.elsewhere_where(&ours.connection, |one| !is_denied(one));
@@ -88,7 +88,7 @@ pub(crate) fn pair_allowed(broker: &Broker, number: u64) {
 }
 
 /// Gives a link to the two processes that offer both ends of a connection, if it is one.
-fn introduce_pair(broker: &Broker, names: TcpAddresses, places: [Place; 2]) {
+fn introduce_pair(broker: &Broker, names: TcpAddresses, places: [NamespaceAddress; 2]) {
     let namespaces = places.map(|place| place.namespace);
     let Some(both) = lock(&broker.offers).both(names, namespaces) else { return };
     let [one, other] = &both;

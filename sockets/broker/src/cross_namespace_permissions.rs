@@ -3,7 +3,7 @@
 //! Few questions of one namespace are under way at a time, and few answers are kept for it: no
 //! process stops others by asking. A pair that is not answered stays undecided.
 
-use crate::daemon_messages::{Denial, Place};
+use crate::daemon_messages::{Denial, NamespaceAddress};
 use crate::limits::{
     ADDRESS_PAIR_KEPT, ADDRESS_PAIRS, ADDRESS_PAIRS_OF_NAMESPACE, ASKED_OF_NAMESPACE,
 };
@@ -18,9 +18,9 @@ const DENIED_MOST: u64 = 60 * DENIED;
 const PER_PASS: usize = 64;
 
 /// Both places, the smaller one first.
-type PairKey = [Place; 2];
+type PairKey = [NamespaceAddress; 2];
 
-fn pair_key(one: Place, other: Place) -> PairKey {
+fn pair_key(one: NamespaceAddress, other: NamespaceAddress) -> PairKey {
     [one.min(other), one.max(other)]
 }
 
@@ -69,7 +69,12 @@ pub(crate) struct AddressPairs {
 
 impl AddressPairs {
     /// What is known of two places; if that is nothing it is to be asked now.
-    pub(crate) fn decide(&mut self, one: Place, other: Place, now: u64) -> PairDecision {
+    pub(crate) fn decide(
+        &mut self,
+        one: NamespaceAddress,
+        other: NamespaceAddress,
+        now: u64,
+    ) -> PairDecision {
         let pair = pair_key(one, other);
         match self.by_pair.get_mut(&pair) {
             Some(record) => match record.state {
@@ -133,14 +138,14 @@ impl AddressPairs {
     }
 
     /// Some denied pairs whose time to be asked about again has come, if an offer still waits.
-    pub(crate) fn due_denials(&self, now: u64) -> Vec<[Place; 2]> {
+    pub(crate) fn due_denials(&self, now: u64) -> Vec<[NamespaceAddress; 2]> {
         let is_due = |one: &PairRecord| matches!(one.state, State::Denied(_)) && one.until <= now;
         let due = self.by_pair.iter().filter(|(_, record)| is_due(record));
         due.map(|(pair, _)| *pair).take(PER_PASS).collect()
     }
 
     /// Asks again about a denied pair for which an offer waits.
-    pub(crate) fn ask_again(&mut self, pair: [Place; 2], now: u64) -> PairDecision {
+    pub(crate) fn ask_again(&mut self, pair: [NamespaceAddress; 2], now: u64) -> PairDecision {
         let is_denied = |one: &PairRecord| matches!(one.state, State::Denied(_));
         match self.by_pair.get(&pair).is_some_and(is_denied) {
             true => self.ask(pair, now),
@@ -149,7 +154,7 @@ impl AddressPairs {
     }
 
     /// Forgets a denied pair for which no offer waits.
-    pub(crate) fn forget(&mut self, pair: [Place; 2]) {
+    pub(crate) fn forget(&mut self, pair: [NamespaceAddress; 2]) {
         if self.by_pair.get(&pair).is_some_and(|one| matches!(one.state, State::Denied(_))) {
             self.remove(&pair);
         }
@@ -162,7 +167,7 @@ impl AddressPairs {
     }
 
     /// The daemon says yes: the places.
-    pub(crate) fn allow(&mut self, number: u64) -> Option<[Place; 2]> {
+    pub(crate) fn allow(&mut self, number: u64) -> Option<[NamespaceAddress; 2]> {
         let pair = self.by_number.get(&number)?;
         let record = self.by_pair.get_mut(pair)?;
         (record.state == State::Asked).then(|| {
@@ -189,7 +194,12 @@ impl AddressPairs {
     }
 
     /// A link is about to be given to two places. `false`: they may not have it any more.
-    pub(crate) fn add_link(&mut self, one: Place, other: Place, link: u64) -> bool {
+    pub(crate) fn add_link(
+        &mut self,
+        one: NamespaceAddress,
+        other: NamespaceAddress,
+        link: u64,
+    ) -> bool {
         match self.by_pair.get_mut(&pair_key(one, other)).map(|record| &mut record.state) {
             Some(State::Allowed(links)) => links.insert(link),
             _ => false,
@@ -197,19 +207,24 @@ impl AddressPairs {
     }
 
     /// The daemon has said that they may, and nothing else since.
-    pub(crate) fn is_allowed(&self, one: Place, other: Place) -> bool {
+    pub(crate) fn is_allowed(&self, one: NamespaceAddress, other: NamespaceAddress) -> bool {
         let record = self.by_pair.get(&pair_key(one, other));
         record.is_some_and(|record| matches!(record.state, State::Allowed(_)))
     }
 
     /// It has been asked, and has not answered yet.
-    pub(crate) fn is_asked(&self, one: Place, other: Place) -> bool {
+    pub(crate) fn is_asked(&self, one: NamespaceAddress, other: NamespaceAddress) -> bool {
         let record = self.by_pair.get(&pair_key(one, other));
         record.is_some_and(|record| record.state == State::Asked)
     }
 
     /// A link lives by what the daemon says of two places.
-    pub(crate) fn has_link(&self, one: Place, other: Place, link: u64) -> bool {
+    pub(crate) fn has_link(
+        &self,
+        one: NamespaceAddress,
+        other: NamespaceAddress,
+        link: u64,
+    ) -> bool {
         let record = self.by_pair.get(&pair_key(one, other));
         record.is_some_and(|record| match &record.state {
             State::Allowed(links) => links.contains(&link),
@@ -218,7 +233,13 @@ impl AddressPairs {
     }
 
     /// A link is no more.
-    pub(crate) fn remove_link(&mut self, one: Place, other: Place, link: u64, now: u64) {
+    pub(crate) fn remove_link(
+        &mut self,
+        one: NamespaceAddress,
+        other: NamespaceAddress,
+        link: u64,
+        now: u64,
+    ) {
         if let Some(record) = self.by_pair.get_mut(&pair_key(one, other))
             && let State::Allowed(links) = &mut record.state
         {
@@ -228,7 +249,7 @@ impl AddressPairs {
     }
 
     /// Why two places have no links.
-    pub(crate) fn denial(&self, one: Place, other: Place) -> Option<Denial> {
+    pub(crate) fn denial(&self, one: NamespaceAddress, other: NamespaceAddress) -> Option<Denial> {
         match self.by_pair.get(&pair_key(one, other))?.state {
             State::Denied(why) => Some(why),
             _ => None,
@@ -279,8 +300,8 @@ mod tests {
     use omniverb_sys::seqpacket;
     use std::os::fd::AsFd;
 
-    fn place(namespace: u64, last: u8) -> Place {
-        Place { namespace, address: [10, 0, 0, last].into() }
+    fn place(namespace: u64, last: u8) -> NamespaceAddress {
+        NamespaceAddress { namespace, address: [10, 0, 0, last].into() }
     }
 
     #[test]

@@ -2,13 +2,18 @@
 
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::{Denial, Place, ToDaemon};
+use crate::daemon_messages::{Denial, NamespaceAddress, ToDaemon};
 use omniverb_sys::{clock, lock, pidfd, seqpacket};
 use std::io;
 use std::os::fd::AsFd;
 
 /// Asks the daemon; if it does not listen now, a while later.
-pub(crate) fn ask_daemon(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
+pub(crate) fn ask_daemon(
+    broker: &Broker,
+    number: u64,
+    places: [NamespaceAddress; 2],
+    clients: [&Client; 2],
+) {
     if try_ask(broker, number, places, clients).is_err() {
         // It was never told yes: there are no links.
         lock(&broker.pairs).deny(number, Denial::Busy, clock::now());
@@ -18,7 +23,7 @@ pub(crate) fn ask_daemon(broker: &Broker, number: u64, places: [Place; 2], clien
 fn try_ask(
     broker: &Broker,
     number: u64,
-    places: [Place; 2],
+    places: [NamespaceAddress; 2],
     clients: [&Client; 2],
 ) -> io::Result<()> {
     let daemon = broker.daemon.as_ref().ok_or(io::ErrorKind::NotConnected)?;

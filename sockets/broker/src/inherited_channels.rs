@@ -7,7 +7,7 @@
 
 use crate::channels::{Ends, ProcessPair};
 use crate::client::Client;
-use crate::daemon_messages::Place;
+use crate::daemon_messages::NamespaceAddress;
 use crate::limits::{CHANNELS, INHERITED_ASKED, INHERITED_KEPT};
 use crate::listeners::Process;
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ const PER_PASS: usize = 64;
 pub(crate) struct Claim {
     pub(crate) client: Weak<Client>,
     process: Process,
-    own: Place,
+    own: NamespaceAddress,
     others: IpAddr,
     /// Until when the other one is waited for, in nanoseconds.
     until: u64,
@@ -34,7 +34,7 @@ impl Claim {
         Claim {
             client: Arc::downgrade(client),
             process: client.process(),
-            own: Place { namespace: client.namespace, address: own },
+            own: NamespaceAddress { namespace: client.namespace, address: own },
             others,
             until: now.saturating_add(INHERITED_KEPT),
         }

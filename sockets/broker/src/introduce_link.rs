@@ -2,7 +2,7 @@
 
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::Place;
+use crate::daemon_messages::NamespaceAddress;
 use crate::links::LinkRecord;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Reach, Refusal, Side};
@@ -34,7 +34,7 @@ pub(crate) fn introduce_link(
     broker: &Broker,
     first: &Offer,
     second: &Offer,
-    pair: Option<[Place; 2]>,
+    pair: Option<[NamespaceAddress; 2]>,
 ) -> io::Result<()> {
     let has_room = first.client.has_room() && second.client.has_room();
     let memory = match has_room {

@@ -1,7 +1,7 @@
 //! Keeps the links that were given: their two processes, and the address pair they live by.
 
 use crate::client::Client;
-use crate::daemon_messages::Place;
+use crate::daemon_messages::NamespaceAddress;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::Reply;
 use omniverb_sys::process_is_dead;
@@ -21,7 +21,7 @@ pub(crate) struct LinkRecord {
     /// The connection, as each side has it.
     pub(crate) ends: [TcpConnection; 2],
     /// The pair that it lives by, if its ends are in two network namespaces.
-    pub(crate) pair: Option<[Place; 2]>,
+    pub(crate) pair: Option<[NamespaceAddress; 2]>,
     /// What both share, if it is kept: it is only shown.
     pub(crate) memory: Option<OwnedFd>,
 }
@@ -76,7 +76,7 @@ impl Links {
         &mut self,
         link: u64,
         [first, second]: [&Offer; 2],
-        pair: Option<[Place; 2]>,
+        pair: Option<[NamespaceAddress; 2]>,
         memory: Option<OwnedFd>,
     ) {
         let holder = |offer: &Offer| {

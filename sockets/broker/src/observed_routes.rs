@@ -5,7 +5,7 @@
 //! while. Then the network is asked again, by the next connection of TCP.
 
 use crate::client::Client;
-use crate::daemon_messages::Place;
+use crate::daemon_messages::NamespaceAddress;
 use crate::limits::OBSERVED_ROUTES_OF_NAMESPACE;
 use omniverb_formats::channel::PORT_ALLOWED_FOR;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
 /// From where, to which address and port of another namespace's.
-type RouteKey = (Place, IpAddr, u16);
+type RouteKey = (NamespaceAddress, IpAddr, u16);
 
 /// A connection that was seen.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedRoute {
     /// Where it went.
-    pub(crate) to: Place,
+    pub(crate) to: NamespaceAddress,
     /// The process at that end: its netlink socket asks the kernel there.
     by: Weak<Client>,
     /// Until when the like may go there, in nanoseconds.
@@ -42,10 +42,16 @@ pub(crate) struct ObservedRoutes {
 impl ObservedRoutes {
     /// Adds a connection that was observed from one place to an address of another one, at whose
     /// end this client was. It replaces an earlier one. A place with too many routes gets no more.
-    pub(crate) fn add(&mut self, from: Place, to: (Place, u16), by: &Arc<Client>, at: u64) {
+    pub(crate) fn add(
+        &mut self,
+        from: NamespaceAddress,
+        to: (NamespaceAddress, u16),
+        by: &Arc<Client>,
+        at: u64,
+    ) {
         let (to, port) = to;
         let way = (from, to.address, port);
-        let first = Place { namespace: from.namespace, address: IpAddr::from([0; 4]) };
+        let first = NamespaceAddress { namespace: from.namespace, address: IpAddr::from([0; 4]) };
         let of = self.all.range((first, first.address, 0)..);
         let count = of.take_while(|((place, ..), _)| place.namespace == from.namespace).count();
         // One that came earlier may have been found to be one later.
@@ -62,7 +68,12 @@ impl ObservedRoutes {
     }
 
     /// What was seen to go there.
-    pub(crate) fn get(&self, from: Place, to: SocketAddr, now: u64) -> Option<ObservedRoute> {
+    pub(crate) fn get(
+        &self,
+        from: NamespaceAddress,
+        to: SocketAddr,
+        now: u64,
+    ) -> Option<ObservedRoute> {
         let route = self.all.get(&(from, to.ip(), to.port()))?;
         (route.until > now).then(|| route.clone())
     }
@@ -82,8 +93,8 @@ impl ObservedRoutes {
 mod tests {
     use super::*;
 
-    fn place(namespace: u64, last: u8) -> Place {
-        Place { namespace, address: [10, 0, 0, last].into() }
+    fn place(namespace: u64, last: u8) -> NamespaceAddress {
+        NamespaceAddress { namespace, address: [10, 0, 0, last].into() }
     }
 
     #[test]
@@ -120,7 +131,7 @@ mod tests {
         let (mut all, by) = (ObservedRoutes::default(), Client::alone(5));
         for port in 1..3 * OBSERVED_ROUTES_OF_NAMESPACE as u16 {
             all.add(place(1, 1), (place(2, 2), port), &by, 5);
-            let six = Place { address: [port; 8].into(), ..place(1, 1) };
+            let six = NamespaceAddress { address: [port; 8].into(), ..place(1, 1) };
             all.add(six, (place(2, 2), port), &by, 5);
         }
         assert_eq!(all.all.len(), OBSERVED_ROUTES_OF_NAMESPACE);

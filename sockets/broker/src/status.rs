@@ -7,7 +7,7 @@
 
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::{Denial, Place};
+use crate::daemon_messages::{Denial, NamespaceAddress};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::unmatched_offers::Offer;
 use omniverb_formats::socket_status_rows::{Channel, Listener, Reason, Row, Socket, State};
@@ -230,8 +230,10 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
     let others = lock(&broker.offers).elsewhere(&offer.connection);
     let pairs = lock(&broker.pairs);
     let why = |other: &Offer| {
-        let place =
-            |offer: &Offer, address| Place { namespace: offer.connection.namespace, address };
+        let place = |offer: &Offer, address| NamespaceAddress {
+            namespace: offer.connection.namespace,
+            address,
+        };
         let (one, other) = (place(offer, names.local.ip()), place(other, names.remote.ip()));
         pairs.denial(one, other)
     };

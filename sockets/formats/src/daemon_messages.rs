@@ -9,12 +9,12 @@ use core::net::IpAddr;
 pub use crate::message_codec::BYTES;
 use crate::message_codec::{fields, messages, numbers, on_sockets};
 
-/// A network namespace's cookie, the address of a socket in it, and the socket's owner.
+/// An address in a network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// As the kernel calls the namespace.
+pub struct NamespaceAddress {
+    /// The namespace's cookie.
     pub namespace: u64,
-    /// The address, in that.
+    /// The address there.
     pub address: IpAddr,
 }
 
@@ -27,7 +27,7 @@ messages! {
             /// Names the question, and what follows; never given again.
             number: u64,
             /// Where the two sockets are.
-            places: [Place; 2],
+            places: [NamespaceAddress; 2],
             /// The users of those processes.
             users: [u32; 2],
         },
@@ -82,7 +82,7 @@ pub enum Denial {
     Policy = 5,
 }
 
-fields!(Place { namespace, address });
+fields!(NamespaceAddress { namespace, address });
 numbers!(Denial { NotServed, NotItsAddress, NotThere, Busy, Policy });
 on_sockets!(ToDaemon, FromDaemon);
 
@@ -92,8 +92,10 @@ mod tests {
 
     #[test]
     fn messages_are_what_they_were() {
-        let place =
-            |namespace, address: &str| Place { namespace, address: address.parse().unwrap() };
+        let place = |namespace, address: &str| NamespaceAddress {
+            namespace,
+            address: address.parse().unwrap(),
+        };
         let places = [place(u64::MAX, "10.0.0.1"), place(7, "2001:db8::1")];
         for said in [
             ToDaemon::Ask { number: 5, places, users: [0, u32::MAX] },

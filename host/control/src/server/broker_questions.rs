@@ -10,7 +10,7 @@ use crate::server::operation_contexts::SocketPairs;
 use crate::socket_broker_supervisor::{FromBroker, PER_TURN};
 use crate::socket_relations::ToSeek;
 use crate::vnic_attachment::Attached;
-use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
+use omniverb_broker::daemon_messages::{Denial, FromDaemon, NamespaceAddress, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};
@@ -100,7 +100,7 @@ impl SocketPairs<'_> {
     pub(super) fn sockets_ask(
         &mut self,
         number: u64,
-        places: [Place; 2],
+        places: [NamespaceAddress; 2],
         users: [u32; 2],
         files: Vec<OwnedFd>,
     ) {
