@@ -20,7 +20,9 @@ pub mod shared_atomics;
 pub mod spsc;
 pub mod user_memory;
 pub mod word_memory;
-// Real memory; the model checker brings its own.
+// Real memory, and the model checker's.
+#[cfg(loom)]
+pub mod loom_memory;
 #[cfg(not(loom))]
 pub mod shared_window;
 

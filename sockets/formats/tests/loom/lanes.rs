@@ -1,6 +1,5 @@
 //! Model-checks a lane: bytes come in order, and no reader sleeps beside bytes.
 
-use crate::loom_memory::Words;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
@@ -9,6 +8,7 @@ use omniverb_formats::channel::{
     BYTES, LANE_HEAD, LANE_IS_AWAITED, LANE_TAIL, lane_ring, lane_words,
 };
 use omniverb_ring::UserMemory;
+use omniverb_ring::loom_memory::Words;
 use std::sync::Arc;
 
 const SENT: [u8; 8] = *b"by lane!";

@@ -5,15 +5,14 @@
 #![cfg(loom)]
 
 mod lanes;
-mod loom_memory;
 mod try_guard;
 
-use crate::loom_memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
 use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
+use omniverb_ring::loom_memory::Words;
 use std::sync::Arc;
 
 const BYTES: [u8; 8] = *b"carried!";

@@ -1,10 +1,10 @@
 //! Tests that every ring is found in the ready map.
 
-use crate::loom_memory::Words;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
+use omniverb_ring::loom_memory::Words;
 use std::sync::Arc;
 
 const SUMMARY: usize = 0x40;

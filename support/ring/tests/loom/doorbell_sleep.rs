@@ -9,11 +9,11 @@
 //! places where the millisecond can end, seen from the ringer: before it publishes, between
 //! publishing and looking, and when it is done.
 
-use crate::loom_memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
+use omniverb_ring::loom_memory::Words;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -10,6 +10,5 @@
 mod doorbell;
 mod doorbell_sleep;
 mod grant_revocation;
-mod loom_memory;
 mod payload_source_revocation;
 mod spsc;

@@ -1,7 +1,7 @@
 //! Tests one producer and one consumer on a ring so small that it wraps.
 
-use crate::loom_memory::Words;
 use loom::thread;
+use omniverb_ring::loom_memory::Words;
 use omniverb_ring::{Consumer, Producer, UserMemory};
 
 /// Extra words and payload bytes of a record.

@@ -1,10 +1,10 @@
-//! Memory made of the model checker's atomics.
+//! Makes memory of the model checker's atomics, for the tests of all crates with such models.
 // UNSAFETY: the model checker's plain memory is shared between its threads: that is what it checks.
 #![expect(unsafe_code)]
 
+use crate::{UserMemory, WordMemory};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use omniverb_ring::{UserMemory, WordMemory};
 use std::sync::Arc;
 
 struct Word {
