@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes before a datagram's payload.
 pub const HEAD_BYTES: usize = 40;
@@ -25,6 +26,14 @@ pub const MESSAGE_MAX: usize = HEAD_BYTES + PAYLOAD_MAX;
 /// for its own overhead. Datagrams of unreliable services have no other place to wait in while a
 /// thread at either end is not scheduled.
 const CARRIED_BUFFER_BYTES: usize = 4 << 20;
+/// Budget: bytes of messages that may wait in all of these of a process together, each way, which
+/// the kernel doubles, too. What is left of it is divided: the first ones have all that one may
+/// have, and later ones ever less.
+const CARRIED_BYTES_ALL: usize = 256 << 20;
+/// Budget: bytes that one has all the same, each way: a window of the longest messages.
+const CARRIED_BUFFER_LEAST: usize = 80 << 10;
+/// Part of what is left that one gets.
+const CARRIED_SHARE: usize = 16;
 /// Messages that [`ProxiedSocket::forget`] takes at most: more than a queue has room for, of which
 /// the kernel takes 768 bytes each or more.
 const FORGOTTEN_MAX: usize = 2 * CARRIED_BUFFER_BYTES / 512;
@@ -89,6 +98,32 @@ impl ProxiedHeader {
 /// Has a socket closed by a process that may be held up by what lies in it.
 pub type Closer = Box<dyn Fn(OwnedFd) + Send + Sync>;
 
+/// Bytes that all of these of this process have, each way.
+static CARRIED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// What one has of them.
+struct SendRoom(usize);
+
+impl SendRoom {
+    fn take() -> SendRoom {
+        let next = |taken: usize| Some(taken + room_beside(taken));
+        let taken = CARRIED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        SendRoom(room_beside(taken.unwrap_or_else(|taken| taken)))
+    }
+}
+
+impl Drop for SendRoom {
+    fn drop(&mut self) {
+        CARRIED_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// The room of one more, where others have so much.
+fn room_beside(taken: usize) -> usize {
+    let left = CARRIED_BYTES_ALL.saturating_sub(taken);
+    (left / CARRIED_SHARE).clamp(CARRIED_BUFFER_LEAST, CARRIED_BUFFER_BYTES)
+}
+
 /// Our end of the socket by which datagrams go to the proxy, and come.
 pub struct ProxiedSocket {
     /// There until this is dropped.
@@ -96,6 +131,7 @@ pub struct ProxiedSocket {
     /// The other end, too, for the next proxy.
     carriers_end: OwnedFd,
     close: Closer,
+    _room: SendRoom,
 }
 
 impl fmt::Debug for ProxiedSocket {
@@ -126,14 +162,15 @@ impl ProxiedSocket {
     /// `EMFILE` and the like.
     pub(crate) fn new(close: Closer) -> io::Result<ProxiedSocket> {
         let (socket, carriers_end) = seqpacket::pair()?;
+        let room = SendRoom::take();
         for end in [&socket, &carriers_end] {
-            if sockopt::set_socket_send_buffer_size_force(end, CARRIED_BUFFER_BYTES).is_err() {
-                sockopt::set_socket_send_buffer_size(end, CARRIED_BUFFER_BYTES)?;
+            if sockopt::set_socket_send_buffer_size_force(end, room.0).is_err() {
+                sockopt::set_socket_send_buffer_size(end, room.0)?;
             }
         }
         // Where the kernel cannot, they are seen when they come.
         let _ = unsolicited_fds::refuse(socket.as_fd());
-        Ok(ProxiedSocket { socket: Some(socket), carriers_end, close })
+        Ok(ProxiedSocket { socket: Some(socket), carriers_end, close, _room: room })
     }
 
     /// The end for the proxy.
@@ -295,6 +332,27 @@ mod tests {
         let mut buffer = [0; MESSAGE_MAX];
         let mode = seqpacket::BlockingMode::NonBlocking;
         assert!(seqpacket::receive(theirs.as_fd(), &mut buffer, mode).unwrap().0 > 0);
+    }
+
+    #[test]
+    fn all_of_them_together_have_a_bound_and_each_has_some() {
+        let (mut taken, mut parts) = (0, Vec::new());
+        for _ in 0..1000 {
+            let part = room_beside(taken);
+            taken += part;
+            parts.push(part);
+        }
+        assert!(parts[..32].iter().all(|part| *part == CARRIED_BUFFER_BYTES));
+        assert!(parts.is_sorted_by(|one, other| one >= other));
+        assert_eq!(parts[999], CARRIED_BUFFER_LEAST);
+        let above_least = parts.iter().filter(|part| **part > CARRIED_BUFFER_LEAST);
+        assert!(above_least.sum::<usize>() <= CARRIED_BYTES_ALL);
+        // It is given back.
+        let rooms: Vec<_> = (0..100).map(|_| SendRoom::take()).collect();
+        let before = CARRIED_BYTES.load(Ordering::Relaxed);
+        let of_these: usize = rooms.iter().map(|room| room.0).sum();
+        drop(rooms);
+        assert!(before >= of_these, "others may come and go meanwhile");
     }
 
     /// What peers that report may have under way: a window of 256 packets, as root.

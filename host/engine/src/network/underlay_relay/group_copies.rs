@@ -2,7 +2,7 @@
 
 use super::seats::Seats;
 use crate::pacing::multicast_copy_budget::Copies;
-use crate::pacing::shared_budget::Rate;
+use crate::pacing::shared_budget::{Rate, Shares};
 use omniverb_pacer::Limiter;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::proxied_udp::{PAYLOAD_MAX, ProxiedHeader};
@@ -16,6 +16,12 @@ use std::net::IpAddr;
 /// other hosts alike.
 const HOST_COPIES: Rate = Rate { per_second: 200_000, at_once: 4096 };
 
+/// Budget: copies in plain from other hosts that are looked at. Each costs a look at the virtual
+/// networks that have the group, before it is known whether it is of one.
+const ARRIVALS: Rate = Rate { per_second: 200_000, at_once: 4096 };
+/// Budget: of those, of one address.
+const ARRIVALS_OF_ONE: Rate = Rate { per_second: 50_000, at_once: 2048 };
+
 /// What a virtual network has used of its budgets.
 struct NetworkCopies {
     /// On this host.
@@ -25,12 +31,24 @@ struct NetworkCopies {
 }
 
 /// All virtual networks with groups.
-#[derive(Default)]
-pub(super) struct GroupCopies(BTreeMap<u64, NetworkCopies>);
+pub(super) struct GroupCopies {
+    networks: BTreeMap<u64, NetworkCopies>,
+    arrivals: Shares,
+}
 
 impl GroupCopies {
+    pub(super) fn new(now: u64) -> GroupCopies {
+        let arrivals = Shares::new(ARRIVALS, ARRIVALS_OF_ONE, now);
+        GroupCopies { networks: BTreeMap::new(), arrivals }
+    }
+
+    /// Whether one more copy in plain of another host is looked at.
+    pub(super) fn may_arrive(&mut self, from: IpAddr, now: u64) -> bool {
+        self.arrivals.take(from, now)
+    }
+
     fn of(&mut self, network: u64, now: u64) -> &mut NetworkCopies {
-        self.0.entry(network).or_insert_with(|| NetworkCopies {
+        self.networks.entry(network).or_insert_with(|| NetworkCopies {
             here: Copies::default(),
             away: HOST_COPIES.limiter(now),
         })
@@ -38,7 +56,7 @@ impl GroupCopies {
 
     /// No vNIC of a virtual network is left.
     pub(super) fn forget(&mut self, network: u64) {
-        self.0.remove(&network);
+        self.networks.remove(&network);
     }
 
     /// Gives a packet to all vNICs of this host that are in the group.
@@ -67,7 +85,7 @@ impl GroupCopies {
 
     /// So many have left.
     pub(super) fn left(&mut self, network: u64, copies: u64) {
-        if let Some(of) = self.0.get_mut(&network) {
+        if let Some(of) = self.networks.get_mut(&network) {
             of.away.take(copies);
         }
     }
@@ -79,7 +97,7 @@ mod tests {
 
     #[test]
     fn copies_to_other_hosts_are_bounded_for_each_network() {
-        let mut copies = GroupCopies::default();
+        let mut copies = GroupCopies::new(0);
         let mut sent = 0;
         for millisecond in 0..1000_u64 {
             let now = millisecond * 1_000_000;
@@ -94,6 +112,21 @@ mod tests {
         let most = HOST_COPIES.per_second + HOST_COPIES.at_once + 100;
         assert!((HOST_COPIES.per_second / 2..=most).contains(&sent), "{sent}");
         copies.forget(1);
-        assert_eq!(copies.0.len(), 1);
+        assert_eq!(copies.networks.len(), 1);
+    }
+
+    #[test]
+    fn a_host_that_floods_with_copies_leaves_others_theirs() {
+        let mut copies = GroupCopies::new(0);
+        let [flood, other] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let (mut looked_at, mut of_other) = (0, 0);
+        for millisecond in 0..1000_u64 {
+            let now = millisecond * 1_000_000;
+            looked_at += (0..1000).filter(|_| copies.may_arrive(flood, now)).count();
+            of_other += (0..10).filter(|_| copies.may_arrive(other, now)).count();
+        }
+        let most = (ARRIVALS.per_second + ARRIVALS.at_once) as usize;
+        assert!(looked_at <= most, "{looked_at}");
+        assert_eq!(of_other, 10_000);
     }
 }
