@@ -50,6 +50,7 @@ INSTEAD = [
     (r"(nft add rule ip omniverb underlay .* meta skuid .*)",
      r"nft add table ip omniverb; nft 'add chain ip omniverb underlay "
      r"{ type filter hook postrouting priority srcnat + 1; }'; \1"),
+    (r"(ip netns add underlay|ip link set eth1 netns underlay|ip -n underlay .*)", r"\1"),
     (r"omniverb top", "omniverb top -n 1"),
     (r"omniverb run -- python3 (.*pyverbs.*)", r"omniverb run -- /usr/bin/python3 \1"),
     (r"omniverb run -- gdb (.*) \./program",

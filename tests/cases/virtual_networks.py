@@ -13,6 +13,7 @@ from harness.rdma_cm_client_server import Side, both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 from harness.daemon import forgotten
+from harness.network import Cable, Switch
 from harness.simulated_host import Hosts
 
 from cases import multicast
@@ -323,17 +324,25 @@ def far_groups(scene):
 class TwoHosts:
     """Two hosts. On each a container of blue and one of red, with the same addresses for both
     tenants: .1 on host a, .2 on host b. `words`: more of what creates a tenant. `underlay`: the
-    network of the hosts."""
+    network of the hosts. `has_namespaces`: it is in network namespaces of its own."""
 
-    def __init__(self, stage, words=(), underlay="192.0.2.0/24"):
+    def __init__(self, stage, words=(), underlay="192.0.2.0/24", has_namespaces=False):
         self.folder = stage.folder("keys")
+        self.namespaces, arguments = [], ((), ())
+        if has_namespaces:
+            self.namespaces = [Switch(9000), Switch(9000)]
+            Cable(*self.namespaces)
+            paths = [one.mounted_at(self.folder / f"underlay-{number}")
+                     for number, one in enumerate(self.namespaces)]
+            arguments = [("--underlay-namespace", path) for path in paths]
         # Tenants use as much of it as they say.
-        self.hosts = hosts = Hosts(stage, mtu=9000)
+        self.hosts = hosts = Hosts(stage, mtu=9000, arguments=arguments)
         network = ipaddress.ip_network(underlay)
         self.underlays = [str(network[number]) for number in (1, 2)]
-        for host, address in zip((hosts.a, hosts.b), self.underlays):
-            host.switch.ip("address", "add", f"{address}/{network.prefixlen}", "dev", "bridge",
-                           *(["nodad"] if network.version == 6 else []))
+        places = self.namespaces or [hosts.a.switch, hosts.b.switch]
+        for place, address in zip(places, self.underlays):
+            place.ip("address", "add", f"{address}/{network.prefixlen}", "dev", "bridge",
+                     *(["nodad"] if network.version == 6 else []))
         red = [hosts.a.add(3), hosts.b.add(4)]
         places = {"blue": (hosts.server, hosts.client), "red": red}
         self.pairs = {tenant: types.SimpleNamespace(server=two[0], client=two[1])
@@ -372,6 +381,8 @@ class TwoHosts:
     def close(self):
         """Ends the hosts."""
         self.hosts.close()
+        for namespace in self.namespaces:
+            namespace.close()
 
 
 def _two_hosts(stage):

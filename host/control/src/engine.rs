@@ -110,22 +110,44 @@ impl Packets {
         self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into(), services });
     }
 
+    /// Packets at an underlay address pass by this socket from now on, or no more.
+    ///
+    /// # Errors
+    /// The thread that carries them cannot be started.
+    pub(crate) fn set_underlay_socket(
+        &mut self,
+        underlay: IpAddr,
+        socket: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        if let Some(relay) = &self.relay {
+            relay.set_socket(underlay, socket);
+        } else if socket.is_some() {
+            self.relay()?.set_socket(underlay, socket);
+        }
+        Ok(())
+    }
+
+    /// The relay, which is started for the first that needs it.
+    fn relay(&mut self) -> io::Result<&mut UnderlayRelay> {
+        match &mut self.relay {
+            Some(relay) => Ok(relay),
+            none => Ok(none.insert(self.engine.start_relay(&self.pulses)?)),
+        }
+    }
+
     /// Carries packets of a vNIC with this place in its tenant's virtual network, by the other end
-    /// of its port: to vNICs of this host, and over the underlay. `is_added`: the helper adds its
-    /// underlay address. `agent`: the port of a virtual machine's agent. `encryption`: of what
-    /// passes between hosts.
+    /// of its port: to vNICs of this host, and over the underlay. `agent`: the port of a virtual
+    /// machine's agent. `encryption`: of what passes between hosts.
     pub(crate) fn carry(
         &mut self,
         vnic: VnicId,
-        (tenant, place, is_added): (TenantId, &VnicPlace, bool),
+        (tenant, place): (TenantId, &VnicPlace),
         (end, agent): (OwnedFd, Option<Arc<UdpPort>>),
         encryption: Option<Encryption>,
         places: Arc<NetworkPlaces>,
     ) -> io::Result<()> {
-        let relay = match &mut self.relay {
-            Some(relay) => relay,
-            none => none.insert(self.engine.start_relay(&self.pulses)?),
-        };
+        self.engine.send(Command::SetPlaces { vnic, places: places.clone() });
+        let relay = self.relay()?;
         if let Some(port) = encryption.as_ref().and_then(|encryption| encryption.port.clone()) {
             relay.set_psp_port(Some(port));
         }
@@ -133,12 +155,10 @@ impl Packets {
         let qpns = (Qpn(range.offset().number()), range.count());
         // A loopback address is of a tenant of one host: nothing leaves it.
         let (network, has_far_peers) = (tenant.0.into(), !underlay.is_loopback());
-        self.engine.send(Command::SetPlaces { vnic, places: places.clone() });
         relay.open(Seat {
             vnic,
             network,
             underlay,
-            is_added,
             has_far_peers,
             qpns,
             end,

@@ -9,8 +9,8 @@ use crate::running_helper_requests::{
 };
 use omniverb_fairness::{FairQueue, Holder};
 use omniverb_netns::{
-    AddressState, Answer, ContainerFacts, Enters, Found, Kind, STARTER, receive, request,
-    want_addresses,
+    AddressState, Answer, ContainerFacts, Enters, Found, Kind, STARTER, UnderlaySocket, receive,
+    request, request_socket, want_addresses,
 };
 use omniverb_sys::eventfd::readable;
 use omniverb_sys::helper_process::{Helper, HelperStart};
@@ -101,9 +101,9 @@ impl HelperRequests {
         enclosed: Enclosed,
         now: u64,
     ) {
-        if matches!(subject, Subject::Vnic(_) | Subject::Underlay)
-            && !self.known.insert((kind, subject))
-        {
+        let is_known_by_subject =
+            matches!(subject, Subject::Vnic(_) | Subject::Underlay | Subject::UnderlaySocket(_));
+        if is_known_by_subject && !self.known.insert((kind, subject)) {
             return;
         }
         let question = Question { kind, subject, holder: holder.clone(), enclosed };
@@ -140,12 +140,22 @@ impl HelperRequests {
         }
     }
 
-    /// Asks for the port of PSP in the daemon's own namespace. False: that cannot be looked at.
-    pub(crate) fn ask_underlay_psp_port(&mut self, now: u64) -> bool {
-        let Ok(own) = Namespace::current() else { return false };
-        let enclosed = Enclosed::Namespace(Arc::new(own));
+    /// Asks for the port of PSP in the namespace of the underlay.
+    pub(crate) fn ask_underlay_psp_port(&mut self, namespace: Namespace, now: u64) {
+        let enclosed = Enclosed::Namespace(Arc::new(namespace));
         self.ask(Kind::PspPort, Subject::Underlay, &Holder::default(), enclosed, now);
-        true
+    }
+
+    /// Asks for a socket at an underlay address in the namespace of the underlay.
+    pub(crate) fn ask_underlay_socket(
+        &mut self,
+        socket: UnderlaySocket,
+        namespace: &Arc<Namespace>,
+        now: u64,
+    ) {
+        let subject = Subject::UnderlaySocket(socket);
+        let enclosed = Enclosed::Namespace(namespace.clone());
+        self.ask(Kind::UnderlaySocket, subject, &Holder::default(), enclosed, now);
     }
 
     /// Drops a request that no caller needs any more.
@@ -162,6 +172,7 @@ impl HelperRequests {
             Kind::Addresses,
             Kind::Port,
             Kind::PspPort,
+            Kind::UnderlaySocket,
             Kind::Interfaces,
             Kind::Watch,
         ] {
@@ -183,8 +194,11 @@ impl HelperRequests {
     /// There is room in the socket for all that may be under way. If it cannot be sent after all,
     /// the helper is gone, which is seen elsewhere.
     fn send(&self, id: u64, question: &Question) {
-        let file = question.enclosed.as_fd();
-        let _ = request(self.helper.socket(), id, question.kind, file);
+        let (socket, file) = (self.helper.socket(), question.enclosed.as_fd());
+        let _ = match question.subject {
+            Subject::UnderlaySocket(wanted) => request_socket(socket, id, wanted, file),
+            _ => request(socket, id, question.kind, file),
+        };
     }
 
     fn end(&mut self, id: u64) -> Option<PendingRequest> {

@@ -51,6 +51,7 @@ mod start_errors;
 mod tenancy_and_pending_actions;
 mod ticket_secret;
 mod underlay_psp_port;
+mod underlay_sockets;
 mod unidentified_connections;
 mod virtual_machines;
 mod vm_identity;

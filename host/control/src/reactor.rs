@@ -36,6 +36,9 @@ pub(crate) enum Timer {
     Audit,
     /// The helper is told again which addresses of policies are needed.
     PolicyAddresses,
+    /// Sockets at underlay addresses that could not be had are asked for again, and their namespace
+    /// is looked at.
+    UnderlaySockets,
     /// A broker that has died is started again.
     Broker,
 }

@@ -4,7 +4,7 @@
 //! question that took too long counts until the helper has answered it.
 
 use omniverb_fairness::Holder;
-use omniverb_netns::Kind;
+use omniverb_netns::{Kind, UnderlaySocket};
 use omniverb_sys::netns::Namespace;
 use omniverb_tenancy::{SessionId, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,7 @@ fn slots(kind: Kind, steps: usize) -> usize {
         Kind::Process => 4,
         Kind::Addresses | Kind::Port | Kind::PspPort => 16,
         Kind::Interfaces => 8,
+        Kind::UnderlaySocket => 2,
         Kind::Watch => 1,
     };
     (all >> steps.min(all.ilog2() as usize)).max(1)
@@ -37,8 +38,10 @@ pub(crate) enum Subject {
     Named(SessionId),
     /// A vNIC: its addresses, or its sockets.
     Vnic(VnicId),
-    /// The daemon's own network namespace: its port of PSP.
+    /// The namespace of the underlay: its port of PSP.
     Underlay,
+    /// A socket at an underlay address.
+    UnderlaySocket(UnderlaySocket),
     /// Containers as a whole, which are watched.
     Containers,
     /// A process whose sockets are to be brought together with others: its network namespace.

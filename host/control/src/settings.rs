@@ -23,6 +23,8 @@ pub struct Settings {
     pub objects: ObjectSet,
     /// The file with those that were set at run time; `None`: they end with the daemon.
     pub state_file: Option<PathBuf>,
+    /// The network namespace of the underlay; `None`: the daemon's own.
+    pub underlay_namespace: Option<PathBuf>,
     /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
     /// own until then.
     pub queued_descriptors: usize,
@@ -55,6 +57,7 @@ impl Default for Settings {
             policies: Policies::default(),
             objects: ObjectSet::default(),
             state_file: None,
+            underlay_namespace: None,
             queued_descriptors: 8192,
             allow: None,
             has_audit: false,

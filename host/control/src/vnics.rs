@@ -15,10 +15,12 @@ use crate::vnic_registry::{News, Registry};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
 use omniverb_sys::local_addresses::{self, AddressScope};
+use omniverb_sys::netns::Namespace;
 use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{Reach, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
@@ -229,19 +231,24 @@ impl Vnics {
         wanted
     }
 
-    /// Asks for the port of PSP in the daemon's own namespace, unless that was done not long ago.
+    /// Asks for the port of PSP in the namespace of the underlay, unless that was done not long
+    /// ago. An error: that cannot be looked at.
     pub(crate) fn want_underlay_psp_port(
         &mut self,
         helper: &mut HelperRequests,
+        namespace: io::Result<Namespace>,
         now: u64,
     ) -> PortUse {
-        let wanted = self.underlay_psp.port.want(now);
-        match wanted {
-            PortUse::Ask if !helper.ask_underlay_psp_port(now) => {
+        match (self.underlay_psp.port.want(now), namespace) {
+            (PortUse::Ask, Ok(namespace)) => {
+                helper.ask_underlay_psp_port(namespace, now);
+                PortUse::Ask
+            }
+            (PortUse::Ask, Err(_)) => {
                 drop(self.underlay_psp.port.failed(now));
                 PortUse::Vain
             }
-            wanted => wanted,
+            (wanted, _) => wanted,
         }
     }
 

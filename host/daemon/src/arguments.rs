@@ -34,6 +34,13 @@ pub struct Arguments {
     /// configuration describes, the host's included.
     #[arg(long)]
     pub isolate: bool,
+    /// The network namespace of the underlay of virtual networks, as /run/netns/underlay
+    /// [default: the daemon's own].
+    ///
+    /// Packets between hosts leave and arrive there, at UDP ports 4791 and 1000, and interfaces
+    /// there get the addresses of policies. It need not exist yet.
+    #[arg(long, value_name = "PATH")]
+    pub underlay_namespace: Option<PathBuf>,
     /// Serve metrics for Prometheus by HTTP at this loopback address, as 127.0.0.1:9469, path
     /// /metrics [default: not at all].
     ///

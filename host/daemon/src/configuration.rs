@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where root's configuration is if nothing else is said.
@@ -54,6 +54,7 @@ pub(crate) struct Configuration {
     #[serde(deserialize_with = "vnic_configuration::optional_adoption")]
     adoption: Option<Adoption>,
     isolate: Option<bool>,
+    pub(crate) underlay_namespace: Option<PathBuf>,
     pub(crate) metrics: Option<SocketAddr>,
     container: Vec<ContainerRule>,
     tenant: BTreeMap<String, Tenant>,
@@ -109,6 +110,21 @@ pub(crate) fn metrics_address(address: SocketAddr) -> Result<SocketAddr, String>
         false => Err(format!(
             "metrics are served at loopback addresses only, such as 127.0.0.1:9469, not at \
              {address}; for other hosts use a proxy that asks for a password"
+        )),
+    }
+}
+
+/// The path of the underlay's network namespace.
+///
+/// # Errors
+/// The daemon may be started in any folder, and a path in /proc is of a process.
+pub(crate) fn underlay_namespace(path: &Path) -> Result<(), String> {
+    match path.is_absolute() && !path.starts_with("/proc") {
+        true => Ok(()),
+        false => Err(format!(
+            "underlay_namespace is the absolute path of a network namespace that stays, as \
+             /run/netns/underlay, not {}",
+            path.display()
         )),
     }
 }
@@ -197,6 +213,9 @@ impl Configuration {
         }
         if let Some(Err(problem)) = self.metrics.map(metrics_address) {
             bail!("{name}:{}: {problem}", line_of("metrics"));
+        }
+        if let Some(Err(problem)) = self.underlay_namespace.as_deref().map(underlay_namespace) {
+            bail!("{name}:{}: {problem}", line_of("underlay_namespace"));
         }
         if self.sockets_light.len() > MOST {
             let line = line_of("sockets_light");

@@ -118,6 +118,10 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let memory = configuration.memory();
     let metrics = arguments.metrics.or(configuration.metrics);
     let metrics = metrics.map(metrics_address).transpose().map_err(anyhow::Error::msg)?;
+    let underlay_namespace =
+        arguments.underlay_namespace.clone().or(configuration.underlay_namespace.clone());
+    let checked = underlay_namespace.as_deref().map(configuration::underlay_namespace);
+    checked.transpose().map_err(anyhow::Error::msg)?;
     let isolate = arguments.isolate;
     let mut configured = configuration.configured();
     if isolate {
@@ -131,6 +135,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         policies: policies(configured.general),
         objects: configured.objects,
         state_file: Some(state_file),
+        underlay_namespace,
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
         allow: configuration.allow(),
         has_audit: configuration.audit.unwrap_or(false),

@@ -2,16 +2,19 @@
 //! kernel.
 
 use crate::container_facts;
-use crate::helper_protocol::underlay_messages::{WANTED_BYTES_MAX, read_wanted};
+use crate::helper_protocol::underlay_messages::{
+    Presence, UnderlaySocket, WANTED_BYTES_MAX, read_socket_request, read_wanted,
+};
 use crate::helper_protocol::{self, Enters, Found, Kind, PORT, PSP_PORT, Process};
 use crate::namespace_watcher::NamespaceWatcher;
 use crate::underlay_address_thread::UnderlayAddressThread;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::udp_socket::UdpPort;
+use omniverb_sys::udp_socket::{UdpPort, bound_early_to, bound_to};
 use omniverb_sys::{local_addresses, pidfd, seqpacket, signal_fds};
 use rustix::io::Errno;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -69,13 +72,18 @@ pub fn serve(socket: OwnedFd) {
                         }
                         continue;
                     }
-                    helper_protocol::read_request(bytes, files)
+                    match read_socket_request(bytes, &mut files) {
+                        Some((id, wanted, file)) => Some((id, Work::Socket(wanted), file)),
+                        None => helper_protocol::read_request(bytes, files)
+                            .map(|(id, kind, file)| (id, Work::Kind(kind), file)),
+                    }
                 }
                 // Too long, or with too many descriptors: not ours.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => None,
                 Err(_) => return,
             };
-        let Some((id, kind, file)) = request else { continue };
+        let Some((id, work, file)) = request else { continue };
+        let kind = work.kind();
         let mut owed = Owed { socket: socket.clone(), id, kind, under_way: None };
         if under_way.fetch_add(1, Ordering::Relaxed) >= WORKERS {
             under_way.fetch_sub(1, Ordering::Relaxed);
@@ -91,9 +99,28 @@ pub fn serve(socket: OwnedFd) {
             if kind == Kind::Watch {
                 return watch(owed, socket, &is_watching);
             }
-            let found = perform(kind, file);
+            let found = match work {
+                Work::Kind(kind) => perform(kind, file),
+                Work::Socket(wanted) => open_underlay_socket(wanted, file),
+            };
             owed.pay(found);
         });
+    }
+}
+
+/// What is to be done for a request.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Kind(Kind),
+    Socket(UnderlaySocket),
+}
+
+impl Work {
+    fn kind(self) -> Kind {
+        match self {
+            Work::Kind(kind) => kind,
+            Work::Socket(_) => Kind::UnderlaySocket,
+        }
     }
 }
 
@@ -162,8 +189,17 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
             let (facts, _) = container_facts::collect(&network_namespace(file)?)?;
             Ok(Found::Interfaces(facts))
         }
-        Kind::Watch => Err(Errno::INVAL.into()),
+        Kind::Watch | Kind::UnderlaySocket => Err(Errno::INVAL.into()),
     }
+}
+
+fn open_underlay_socket(wanted: UnderlaySocket, file: OwnedFd) -> io::Result<Found> {
+    enter(file)?;
+    let open = match wanted.presence {
+        Presence::Present => bound_to,
+        Presence::Added => bound_early_to,
+    };
+    open(SocketAddr::new(wanted.ip, PORT)).map(Found::Socket)
 }
 
 fn enter(file: OwnedFd) -> io::Result<()> {

@@ -67,10 +67,19 @@ pub enum Kind {
     Interfaces,
     /// Say from now on which namespaces appear, change and vanish.
     Watch,
+    /// The socket of UDP port 4791 at one address of this namespace ([`request_socket`]).
+    UnderlaySocket,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort, Kind::Interfaces, Kind::Watch];
+const KINDS: [Kind; 7] = [
+    Kind::Process,
+    Kind::Addresses,
+    Kind::Port,
+    Kind::PspPort,
+    Kind::Interfaces,
+    Kind::Watch,
+    Kind::UnderlaySocket,
+];
 
 impl Kind {
     fn number(self) -> u32 {
@@ -81,6 +90,7 @@ impl Kind {
             Kind::PspPort => 4,
             Kind::Interfaces => 8,
             Kind::Watch => 5,
+            Kind::UnderlaySocket => 10,
         }
     }
 
@@ -122,6 +132,8 @@ pub enum Found {
     UdpPort(UdpPort),
     /// The facts that tell a container from others; to [`Kind::Interfaces`].
     Interfaces(ContainerFacts),
+    /// The socket, which keeps the namespace; to [`Kind::UnderlaySocket`].
+    Socket(OwnedFd),
     /// From now on there are [`Answer::Appeared`] and [`Answer::Vanished`]; to [`Kind::Watch`].
     Watching,
 }
@@ -194,7 +206,8 @@ pub(crate) fn read_request(bytes: &[u8], files: Vec<OwnedFd>) -> Option<(u64, Ki
     let kind = Kind::of(reader.number()?).filter(|_| known)?;
     let id = reader.long()?;
     let [file] = <[OwnedFd; 1]>::try_from(files).ok()?;
-    Some((id, kind, file))
+    // Of which address, only the longer request says.
+    (kind != Kind::UnderlaySocket).then_some((id, kind, file))
 }
 
 /// The helper has begun to serve, and says which namespaces it can enter.
@@ -245,6 +258,9 @@ pub(crate) fn send_answer(
             seqpacket::send(socket, &facts_message(number, id, no_identity, None, facts), &[])
         }
         Ok(Found::Watching) => seqpacket::send(socket, &header(number, id, 0, 0).0, &[]),
+        Ok(Found::Socket(file)) => {
+            seqpacket::send(socket, &header(number, id, 0, 0).0, &[file.as_fd()])
+        }
         Ok(Found::UdpPort(port)) => {
             let (files, senders) = port.parts();
             let mut bytes = header(number, id, 0, senders.len());
@@ -402,6 +418,10 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
             Found::Interfaces(reader.facts(count)?)
         }
         Kind::Watch if bytes.len() == HEADER_BYTES && files.is_empty() => Found::Watching,
+        Kind::UnderlaySocket if bytes.len() == HEADER_BYTES => {
+            let [file] = <[OwnedFd; 1]>::try_from(files).ok()?;
+            Found::Socket(file)
+        }
         _ => return None,
     };
     Some(Answer::Found { id, kind, found: Ok(found) })

@@ -55,9 +55,7 @@ const MAPPED_GROUPS: u128 = 0xff0e << 112 | 0xffff << 32;
 pub const fn group_at(underlay: IpAddr, group: Ipv4Addr) -> IpAddr {
     match underlay {
         IpAddr::V4(_) => IpAddr::V4(group),
-        IpAddr::V6(_) => {
-            IpAddr::V6(Ipv6Addr::from_bits(MAPPED_GROUPS | group.to_bits() as u128))
-        }
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(MAPPED_GROUPS | group.to_bits() as u128)),
     }
 }
 
@@ -85,7 +83,8 @@ mod tests {
         assert!(mapped.is_multicast());
         assert_eq!(group_at(IpAddr::from([192, 0, 2, 1]), group), IpAddr::V4(group));
         let other = IpAddr::V6("ff15::1".parse().unwrap());
-        for (seen, expected) in [(mapped, group.into()), (group.into(), group.into()), (other, other)]
+        for (seen, expected) in
+            [(mapped, group.into()), (group.into(), group.into()), (other, other)]
         {
             assert_eq!(group_of_programs(seen), expected);
         }

@@ -66,6 +66,18 @@ fn people(status: &Value) -> String {
              {why}\n"
         );
     }
+    let underlay = &daemon["underlay"];
+    if let Some(path) = underlay["namespace"].as_str() {
+        out += &format!("the underlay of virtual networks is in {path}\n");
+    }
+    let problems = list(underlay, "problems");
+    for problem in problems.iter().filter_map(Value::as_str) {
+        out += &format!("{problem}\n");
+    }
+    let more = number(underlay, "problem_count").saturating_sub(problems.len() as u64);
+    if more > 0 {
+        out += &format!("{more} more underlay addresses have no socket\n");
+    }
     let vnics = list(status, "vnics");
     if vnics.is_empty() {
         out += match seen.is_null() {

@@ -35,8 +35,8 @@ use crate::engine::SharedLimits;
 pub use address_prefix::Prefix;
 use apply_object_changes::{Changes, Source, Surroundings};
 use cluster_tenant_key_files::{BroughtKeys, KeyFiles};
-pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::ContainerRule;
+pub(crate) use container_rules::{Container, Interface};
 use containers::Containers;
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{

@@ -29,7 +29,8 @@ impl Objects {
         let given = self.given.first_vnic(name);
         row["attached"] = given.map(|vnic| vnic.0).into();
         if let Some((_, place)) = self.places.place(name) {
-            row["gid"] = self.places.gid(&self.all, name, &self.keys).map(|gid| gid.to_string()).into();
+            row["gid"] =
+                self.places.gid(&self.all, name, &self.keys).map(|gid| gid.to_string()).into();
             row["qpn_offset"] = place.range.offset().number().into();
             row["underlay"] = place.underlay.to_string().into();
         }

@@ -5,7 +5,7 @@
 
 use super::Objects;
 use super::object_set::{ObjectSet, VnicObject};
-use omniverb_netns::{UNDERLAY_ADDRESSES_MAX, is_of_a_host};
+use omniverb_netns::{Presence, UNDERLAY_ADDRESSES_MAX, is_of_a_host};
 use omniverb_tenancy::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -97,6 +97,29 @@ impl ObjectSet {
 }
 
 impl Objects {
+    /// The addresses of this host on the underlay, of all tenants and policies: those of policies
+    /// are added.
+    pub(crate) fn underlay_addresses(&self) -> BTreeMap<IpAddr, Presence> {
+        let of_tenants = self.all.tenant.values().filter_map(|tenant| tenant.underlay);
+        let of_tenants = of_tenants.filter(|address| is_of_a_host(*address));
+        let mut all: BTreeMap<_, _> =
+            of_tenants.map(|address| (address, Presence::Present)).collect();
+        // One that is a tenant's, too, is added if the tenant gets another.
+        let of_policies = self.all.policy_addresses().into_iter();
+        all.extend(of_policies.map(|address| (address, Presence::Added)));
+        all
+    }
+
+    /// Whether packets at an underlay address may be in plain: those of an encrypted tenant pass by
+    /// another port.
+    pub(crate) fn is_plain_at(&self, address: IpAddr) -> bool {
+        let is_of_policy = self.policy_of(address).is_some();
+        let mut tenants = self.all.tenant.values().filter(|tenant| !tenant.is_encrypted());
+        tenants.any(|tenant| {
+            tenant.underlay == Some(address) || is_of_policy && tenant.underlay.is_some()
+        })
+    }
+
     /// The address of a policy that a vNIC's packets carry, and the one of its tenant that the same
     /// interface has.
     pub(crate) fn added_address(&self, vnic: VnicId) -> Option<(IpAddr, IpAddr)> {

@@ -115,9 +115,8 @@ impl ObjectSet {
             ));
         }
         let of_tenant = self.tenant.get(tenant);
-        let problem = of_tenant.and_then(|of| {
-            of.problem_of_addresses(*address, self.underlay_of(vnic, host))
-        });
+        let problem = of_tenant
+            .and_then(|of| of.problem_of_addresses(*address, self.underlay_of(vnic, host)));
         if problem.is_some() {
             return problem;
         }

@@ -5,7 +5,6 @@ use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::operation_contexts::StatusRows;
 use omniverb_netns::AddressState;
-use omniverb_sys::netns::Namespace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
@@ -22,16 +21,19 @@ impl Server {
     /// now, or it fails, it hears later.
     pub(super) fn tell_addresses(&mut self) {
         let Some(wanted) = self.addresses.news() else { return };
-        let told = Namespace::current().and_then(|own| self.helper.want_addresses(&own, &wanted));
+        let namespace = self.underlay.namespace();
+        let told = namespace.and_then(|of| self.helper.want_addresses(&of, &wanted));
         match told {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 if self.addresses.failed() {
-                    let text = format_args!(
-                        "addresses of policies stay as they are: {error}; it is tried again"
-                    );
-                    self.journal.log(Level::Warning, text);
+                    if !wanted.is_empty() {
+                        let text = format_args!(
+                            "addresses of policies stay as they are: {error}; it is tried again"
+                        );
+                        self.journal.log(Level::Warning, text);
+                    }
                     self.reactor.set(RETRY, Timer::PolicyAddresses);
                 }
                 return;
@@ -43,7 +45,8 @@ impl Server {
     /// Has the helper remove all of them, and waits for that a while.
     pub(super) fn remove_addresses(&mut self) {
         let nothing = BTreeMap::new();
-        let told = Namespace::current().and_then(|own| self.helper.want_addresses(&own, &nothing));
+        let namespace = self.underlay.namespace();
+        let told = namespace.and_then(|of| self.helper.want_addresses(&of, &nothing));
         let is_done = told.is_ok() && self.helper.has_removed_addresses(REMOVAL);
         if !is_done && self.addresses.is_any_needed() {
             let text = "addresses of policies may be left on interfaces: the next daemon of this \

@@ -114,22 +114,26 @@ impl EnginePorts<'_> {
         }
     }
 
-    /// Asks for the port of PSP in the daemon's own namespace, now or in a while.
-    fn want_underlay_psp_port(&mut self) -> PortUse {
-        let wanted = self.vnics.want_underlay_psp_port(self.helper, clock::now());
+    /// Asks for the port of PSP in the namespace of the underlay, now or in a while.
+    pub(super) fn want_underlay_psp_port(&mut self) -> PortUse {
+        let namespace = self.underlay.namespace();
+        let wanted = self.vnics.want_underlay_psp_port(self.helper, namespace, clock::now());
         if wanted == PortUse::Vain && !self.vnics.underlay_psp.retry() {
             self.reactor.set(Duration::from_nanos(AGAIN), Timer::UnderlayPspPort);
         }
         wanted
     }
 
-    /// The port of PSP in the daemon's own namespace was in use a moment ago, or could not be had a
-    /// while ago.
+    /// The port of PSP in the namespace of the underlay was in use a moment ago, or could not be had
+    /// a while ago.
     pub(super) fn try_underlay_psp_port_again(&mut self) {
         let own = &mut self.vnics.underlay_psp;
         own.is_retry_set = false;
         if own.port.is_asked_for() {
-            self.helper.ask_underlay_psp_port(clock::now());
+            match self.underlay.namespace() {
+                Ok(namespace) => self.helper.ask_underlay_psp_port(namespace, clock::now()),
+                Err(error) => self.underlay_psp_port_found(Err(error)),
+            }
         } else if !own.users().is_empty() {
             self.want_underlay_psp_port();
         }
@@ -145,7 +149,7 @@ impl EnginePorts<'_> {
         Some(Encryption { port, keys, lifetime })
     }
 
-    /// The helper has opened the port of PSP in the daemon's own namespace, or could not.
+    /// The helper has opened the port of PSP in the namespace of the underlay, or could not.
     pub(super) fn underlay_psp_port_found(&mut self, port: io::Result<Arc<UdpPort>>) {
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
         let closed = self.vnics.closed();
@@ -161,9 +165,10 @@ impl EnginePorts<'_> {
             Err(error) => {
                 let has_failed = own.port.failed(clock::now()).is_some();
                 if has_failed && !std::mem::replace(&mut own.is_warned_of, true) {
+                    let place = self.underlay.place();
                     let text = format_args!(
-                        "cannot bind UDP port 1000 in this network namespace: {error}; encrypted \
-                         virtual networks reach no other host"
+                        "cannot bind UDP port 1000 in {place}: {error}; encrypted virtual networks \
+                         reach no other host"
                     );
                     self.journal.log(Level::Warning, text);
                 }

@@ -13,7 +13,6 @@ use omniverb_sys::udp_socket::UdpPort;
 use omniverb_tenancy::{EngineEnd, TenantId, VnicId, VnicPlace};
 use omniverb_terms::Qpn;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -172,20 +171,16 @@ impl EnginePorts<'_> {
         end: io::Result<OwnedFd>,
     ) {
         let (encryption, places) = (self.underlay_encryption(vnic), self.places_in(tenant));
-        let is_encrypted = encryption.is_some();
         let agent = self.machines.of_vnic(vnic).and_then(|it| it.port.clone());
         let carried = end.and_then(|end| {
-            // One that is its tenant's, too, is added if the tenant gets another.
-            let is_added = self.objects.policy_of(place.underlay).is_some();
-            self.engine.carry(vnic, (tenant, &place, is_added), (end, agent), encryption, places)
+            self.engine.carry(vnic, (tenant, &place), (end, agent), encryption, places)
         });
-        if let Err(error) = carried {
-            // Its packets pass by another port.
-            let is_of_plain_port =
-                matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable);
-            if !(is_encrypted && is_of_plain_port) {
-                self.warn_of_underlay(vnic, place.underlay, &error);
-            }
+        if let Err(error) = carried
+            && self.vnics.is_warning_due(vnic)
+        {
+            let name = self.vnics.registry().name(vnic);
+            let text = format_args!("vNIC {name}: {error}; it reaches no other vNIC");
+            self.journal.log(Level::Warning, text);
         }
     }
 
@@ -196,18 +191,6 @@ impl EnginePorts<'_> {
             let text = format_args!(
                 "UDP port 4791 of vNIC {name}: {error}; \
                  its processes reach nobody outside their network namespace"
-            );
-            self.journal.log(Level::Warning, text);
-        }
-    }
-
-    /// Says that packets of a vNIC cannot leave the host, once for each vNIC.
-    fn warn_of_underlay(&mut self, vnic: VnicId, address: IpAddr, error: &io::Error) {
-        if self.vnics.is_warning_due(vnic) {
-            let name = self.vnics.registry().name(vnic);
-            let text = format_args!(
-                "cannot open UDP port 4791 at the underlay address {address} for vNIC {name}: \
-                 {error}; it reaches vNICs of this host only"
             );
             self.journal.log(Level::Warning, text);
         }

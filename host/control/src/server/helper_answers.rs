@@ -53,7 +53,10 @@ impl Server {
                     Subject::Arrival(id) => self.identified(id, found),
                     Subject::Named(id) => self.name_found(id, found),
                     Subject::Sockets(number) => self.sockets_found(number, found),
-                    Subject::Vnic(_) | Subject::Underlay | Subject::Containers => {}
+                    Subject::Vnic(_)
+                    | Subject::Underlay
+                    | Subject::UnderlaySocket(_)
+                    | Subject::Containers => {}
                 }
             }
             (Kind::Interfaces, subject, found) => {
@@ -62,6 +65,13 @@ impl Server {
                     _ => Err(io::ErrorKind::InvalidData.into()),
                 });
                 self.looked(subject, found);
+            }
+            (Kind::UnderlaySocket, Subject::UnderlaySocket(socket), found) => {
+                let found = found.and_then(|found| match found {
+                    Found::Socket(file) => Ok(file),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                self.engine_ports().underlay_socket_found(socket, found);
             }
             (Kind::Watch, _, found) => self.watching(found.map(drop)),
             (Kind::Addresses, Subject::Vnic(vnic), found) => self.addresses_found(vnic, found),

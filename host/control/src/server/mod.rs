@@ -28,6 +28,7 @@ mod pair_windows;
 mod probe_and_cm_packets;
 mod start;
 mod status;
+mod underlay;
 mod virtual_machines;
 mod vnics;
 
@@ -53,6 +54,7 @@ use crate::settings::Ended;
 use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
+use crate::underlay_sockets::UnderlaySockets;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
@@ -100,6 +102,8 @@ pub struct Server {
     helper: HelperRequests,
     /// Addresses of policies that the helper adds to interfaces.
     addresses: VnicsByPolicyAddress,
+    /// Sockets at underlay addresses, which the helper opens.
+    underlay: UnderlaySockets,
     /// Links that are not direct, and what travels on them.
     engine: Packets,
     probes: Probes,
@@ -240,6 +244,7 @@ impl Server {
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),
                 Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),
                 Timer::PolicyAddresses => self.tell_addresses_again(),
+                Timer::UnderlaySockets => self.engine_ports().look_at_underlay(),
                 Timer::Audit => self.audit_lines().audit_due(),
                 Timer::Broker => {
                     if let Some(broker) = &mut self.broker {

@@ -131,6 +131,7 @@ impl EnginePorts<'_> {
         let before: Vec<_> = ids.iter().map(|vnic| self.tables.policy(*vnic).encryption).collect();
         self.tables.decide(|tables| tables.set_general_policy(general));
         self.apply_networks();
+        self.apply_underlay();
         for (vnic, before) in ids.into_iter().zip(before) {
             self.apply_since(vnic, before);
         }

@@ -16,6 +16,7 @@ use crate::server::Server;
 use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
+use crate::underlay_sockets::UnderlaySockets;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
@@ -74,6 +75,7 @@ pub(super) struct EnginePorts<'a> {
     pub(super) probes: &'a mut Probes,
     pub(super) reactor: &'a mut Reactor,
     pub(super) tables: &'a mut Tables,
+    pub(super) underlay: &'a mut UnderlaySockets,
     pub(super) vnics: &'a mut Vnics,
 }
 
@@ -103,6 +105,7 @@ pub(super) struct StatusRows<'a> {
     pub(super) objects: &'a Objects,
     pub(super) pins: &'a Pins,
     pub(super) tables: &'a Tables,
+    pub(super) underlay: &'a UnderlaySockets,
     pub(super) vnics: &'a Vnics,
     pub(super) watchdog: &'a Watchdog,
     /// When the daemon was started, in nanoseconds of the monotonic clock.
@@ -174,6 +177,7 @@ impl Server {
             probes: &mut self.probes,
             reactor: &mut self.reactor,
             tables: &mut self.tables,
+            underlay: &mut self.underlay,
             vnics: &mut self.vnics,
         }
     }
@@ -205,6 +209,7 @@ impl Server {
             objects: &self.objects,
             pins: &self.pins,
             tables: &self.tables,
+            underlay: &self.underlay,
             vnics: &self.vnics,
             watchdog: &self.watchdog,
             started: self.started,

@@ -28,6 +28,7 @@ use crate::socket_relations::SocketRelations;
 use crate::start_errors::StartError;
 use crate::tenancy_and_pending_actions::Tables;
 use crate::ticket_secret;
+use crate::underlay_sockets::UnderlaySockets;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
 use crate::vnic_attachment::Attached;
@@ -156,6 +157,7 @@ impl Server {
             vnics: Vnics::new(registry),
             helper,
             addresses: VnicsByPolicyAddress::new(),
+            underlay: UnderlaySockets::new(settings.underlay_namespace),
             has_said_rules_are_vain: false,
             engine,
             probes,
@@ -172,6 +174,7 @@ impl Server {
             last_session: 0,
         };
         server.engine_ports().apply_networks();
+        server.engine_ports().apply_underlay();
         server.engine_ports().tell_registered();
         server.watch_containers();
         server.tell_addresses();

@@ -59,7 +59,12 @@ impl StatusRows<'_> {
     pub(super) fn status_slice(&self, scope: Option<VnicId>, from: Cursor) -> Status {
         let mut slice = Slice::new();
         if from == Cursor::START {
-            slice.add("daemon", &self.daemon_row());
+            let mut row = self.daemon_row();
+            // Processes hear nothing of the underlay.
+            if scope.is_none() {
+                row["underlay"] = self.underlay_row();
+            }
+            slice.add("daemon", &row);
         }
         let next = self.tables.walk(scope, from, STEPS, &mut |row| match row {
             Row::Vnic(vnic) => slice.add("vnic", &self.vnic(&vnic)),

@@ -12,8 +12,8 @@
 //!
 //! A packet for an underlay address of this host goes to the vNIC there at once, if that is of the
 //! sender's virtual network; it is never sent out. So no socket takes a packet from such an
-//! address: any process of the host's own namespace could have sent that. An underlay address has a
-//! socket as long as some vNIC needs it.
+//! address: any process of the host's own namespace could have sent that. The control plane gives
+//! the sockets, one for each underlay address, and takes them back.
 //!
 //! The packet thread hears later than this one that a vNIC is closed, and its queue pairs then send
 //! their last packets: an acknowledgement or a datagram that its peer waits for. So a vNIC that is
@@ -42,7 +42,7 @@ use host_sockets::HostSockets;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::proxied_udp::{self, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader, ProxiedMessage};
 use omniverb_sys::thread_watchdog::ThreadPulse;
-use omniverb_sys::udp_socket::{UdpPort, bound_early_to, bound_to};
+use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{EventFd, Poller, clock, seqpacket};
 use omniverb_terms::VnicId;
 use omniverb_transport::Ecn;
@@ -52,7 +52,7 @@ use seats::Seats;
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -88,6 +88,8 @@ type Outcome = mpsc::Sender<io::Result<()>>;
 enum Order {
     Open(Box<Seat>, Outcome),
     Close(VnicId),
+    /// The socket of UDP port 4791 at an underlay address; `None`: there is none any more.
+    Socket(IpAddr, Option<OwnedFd>),
     /// Packets of a virtual network are encrypted with these keys from now on, or no more.
     Encrypt(u64, Option<Encryption>),
     /// The port of PSP, if there is one.
@@ -139,7 +141,7 @@ impl UnderlayRelay {
             last_leaving: 0,
             tunnels: TenantTunnels::new(outbox, clock::now()),
             is_psp_port_closing: false,
-            copies: GroupCopies::default(),
+            copies: GroupCopies::new(clock::now()),
             turn: 0,
             buffer: vec![0; BUFFERS * BUFFER_BYTES],
         };
@@ -152,11 +154,8 @@ impl UnderlayRelay {
     /// Carries a vNIC's packets from now on, in place of what was carried for it before.
     ///
     /// # Errors
-    /// UDP port 4791 of its underlay address cannot be had: `EADDRINUSE`, or `EADDRNOTAVAIL` if
-    /// this host does not have the address. Packets to vNICs of this host are carried all the same.
-    /// The port is tried again for the next vNIC, and is then this one's, too. Or the kernel cannot
-    /// watch another descriptor, and nothing is carried: `ENOSPC`, `ENOMEM`. If the thread is late,
-    /// neither is known.
+    /// The kernel cannot watch another descriptor, and nothing is carried: `ENOSPC`, `ENOMEM`. If
+    /// the thread is late, that is not known.
     pub fn open(&mut self, seat: Seat) -> io::Result<()> {
         let (done, outcome) = mpsc::channel();
         self.order(Order::Open(Box::new(seat), done));
@@ -165,6 +164,12 @@ impl UnderlayRelay {
             Err(mpsc::RecvTimeoutError::Timeout) => Ok(()),
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(io::ErrorKind::BrokenPipe.into()),
         }
+    }
+
+    /// Packets at an underlay address pass by this socket of its UDP port 4791 from now on, or no
+    /// more.
+    pub fn set_socket(&self, underlay: IpAddr, socket: Option<OwnedFd>) {
+        self.order(Order::Socket(underlay, socket));
     }
 
     /// Carries no packets to a vNIC any more, and none from it once its port is closed.
@@ -274,10 +279,11 @@ impl Relay {
                 Ok(Order::Open(seat, outcome)) => {
                     let _ = outcome.send(self.open(*seat));
                 }
-                Ok(Order::Close(vnic)) => self.close(vnic),
+                Ok(Order::Close(vnic)) => self.leave(vnic),
+                Ok(Order::Socket(underlay, socket)) => self.set_socket(underlay, socket),
                 Ok(Order::Encrypt(network, encryption)) => self.encrypt(network, encryption),
                 Ok(Order::PspPort(port)) => self.set_psp_port(port),
-                Ok(Order::JoinGroup(vnic, group)) => self.seats.join_group(vnic, group),
+                Ok(Order::JoinGroup(vnic, group)) => self.join_group(vnic, group),
                 Ok(Order::LeaveGroup(vnic, group)) => self.seats.leave_group(vnic, group),
                 Ok(Order::Places(network, places)) => self.seats.set_places(network, &places),
                 Err(mpsc::TryRecvError::Empty) => return true,
@@ -286,22 +292,15 @@ impl Relay {
         }
     }
 
-    /// Has a socket of a vNIC's underlay address, if there is none yet.
-    fn add_host(&mut self, seat: &Seat) -> io::Result<()> {
+    fn set_socket(&mut self, underlay: IpAddr, socket: Option<OwnedFd>) {
         let Relay { hosts, poller, .. } = self;
-        let open = if seat.is_added { bound_early_to } else { bound_to };
-        hosts.add(seat.underlay, open, |socket, number| poller.add(socket, token::HOST | number))
-    }
-
-    /// Closes sockets that no vNIC needs any more.
-    fn close_unused_hosts(&mut self) {
-        let Relay { poller, hosts, seats, leaving, .. } = self;
-        let is_needed = |address: IpAddr| {
-            let mut all = seats.all().chain(leaving.values());
-            all.any(|seat| seat.has_far_peers && seat.underlay == address)
-        };
-        for host in hosts.remove_unless(is_needed) {
-            let _ = poller.remove(&host.socket);
+        if let Some(before) = hosts.remove(underlay) {
+            let _ = poller.remove(&before.socket);
+        }
+        if let Some(socket) = socket {
+            // Without memory to watch it nothing arrives there, as if the network lost it.
+            let _ = hosts
+                .add(underlay, socket, |socket, number| poller.add(socket, token::HOST | number));
         }
     }
 
@@ -339,10 +338,19 @@ impl Relay {
         }
     }
 
+    /// A vNIC is in a group. Other hosts of an encrypted network may have found this one silent so
+    /// far, and ask it for keys ever more rarely: they hear that it is there.
+    fn join_group(&mut self, vnic: VnicId, group: IpAddr) {
+        let Relay { seats, hosts, tunnels, .. } = self;
+        seats.join_group(vnic, group);
+        let Some(seat) = seats.get(vnic).filter(|seat| tunnels.has(seat.network)) else { return };
+        let others = seat.places.hosts().filter(|host| !is_here(seats, hosts, *host));
+        let ends = others.map(|remote| Addresses { local: seat.underlay, remote });
+        tunnels.introduce(seat.network, ends, clock::now());
+    }
+
     fn open(&mut self, mut seat: Seat) -> io::Result<()> {
         let (vnic, network) = (seat.vnic, seat.network);
-        // First, so that a socket that it has already stays.
-        let has_socket = if seat.has_far_peers { self.add_host(&seat) } else { Ok(()) };
         self.leave(vnic);
         if let Some(encryption) = &mut seat.encryption {
             encryption.port = None;
@@ -353,8 +361,7 @@ impl Relay {
         if watched.is_err() {
             self.leave(vnic);
         }
-        self.close_unused_hosts();
-        watched.and(has_socket)
+        watched
     }
 
     fn watch(&mut self, seat: Seat) -> io::Result<()> {
@@ -369,11 +376,6 @@ impl Relay {
                 format!("its packets are not carried, its own port cannot be watched: {error}");
             io::Error::new(error.kind(), text)
         })
-    }
-
-    fn close(&mut self, vnic: VnicId) {
-        self.leave(vnic);
-        self.close_unused_hosts();
     }
 
     /// A vNIC gets no packets any more. What it sends is watched for until its port is closed, and
@@ -440,6 +442,9 @@ impl Relay {
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         if let Some(copy) = group_copy::read(datagram) {
             let Relay { seats, tunnels, copies, turn, .. } = self;
+            if !copies.may_arrive(remote, clock::now()) {
+                return;
+            }
             // One that came in plain is of no encrypted network.
             let mut networks = seats.networks_in(copy.0).filter(|network| !tunnels.has(*network));
             let network = networks.find(|network| seats.may_send(*network, ends, copy.1));
@@ -492,7 +497,7 @@ impl Relay {
     /// Sends what a vNIC has for its peers.
     fn send(&mut self, vnic: VnicId) {
         if self.send_some(SeatKey::Served(vnic)) == PortState::Closed {
-            self.close(vnic);
+            self.leave(vnic);
         }
     }
 
@@ -503,7 +508,6 @@ impl Relay {
         {
             let _ = self.poller.remove(&seat.end);
             self.has_left(&seat);
-            self.close_unused_hosts();
         }
     }
 
@@ -559,7 +563,7 @@ impl Relay {
                 ProxiedMessage::Over => {
                     // An empty message ends the vNIC's port as well, which the daemon is told.
                     let _ = seqpacket::try_send(seat.end.as_fd(), &[], &[]);
-                    return self.close(vnic);
+                    return self.leave(vnic);
                 }
             }
         }

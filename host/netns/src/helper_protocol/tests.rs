@@ -142,6 +142,44 @@ fn addresses_of_policies_are_decoded() {
 }
 
 #[test]
+fn requests_for_sockets_are_decoded() {
+    use underlay_messages::{
+        Presence, SOCKET_REQUEST_BYTES, UnderlaySocket, read_socket_request, request_socket,
+    };
+    let (one, other) = seqpacket::pair().unwrap();
+    let file = memfd::create("x", 4096).unwrap();
+    for (ip, presence) in [("192.0.2.1", Presence::Present), ("2001:db8::1", Presence::Added)] {
+        let wanted = UnderlaySocket { ip: ip.parse().unwrap(), presence };
+        request_socket(one.as_fd(), 7, wanted, file.as_fd()).unwrap();
+        let mut bytes = [0; SOCKET_REQUEST_BYTES + 1];
+        let mode = seqpacket::BlockingMode::NonBlocking;
+        let (length, mut files) = seqpacket::receive(other.as_fd(), &mut bytes, mode).unwrap();
+        let (id, seen, _) = read_socket_request(&bytes[..length], &mut files).unwrap();
+        assert_eq!((id, seen), (7, wanted));
+        let own = || vec![file.try_clone().unwrap()];
+        assert!(read_request(&bytes[..length], own()).is_none());
+        assert!(read_request(&bytes[..REQUEST_BYTES], own()).is_none(), "of which address?");
+        (0..length).for_each(|end| {
+            assert!(read_socket_request(&bytes[..end], &mut own()).is_none());
+        });
+        assert!(read_socket_request(&bytes[..length], &mut Vec::new()).is_none());
+        bytes[length - 4] = 2;
+        assert!(read_socket_request(&bytes[..length], &mut own()).is_none());
+    }
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    let wanted = UnderlaySocket { ip: loopback, presence: Presence::Present };
+    request_socket(one.as_fd(), 7, wanted, file.as_fd()).unwrap();
+    let mut bytes = [0; SOCKET_REQUEST_BYTES];
+    let mode = seqpacket::BlockingMode::NonBlocking;
+    let (length, mut files) = seqpacket::receive(other.as_fd(), &mut bytes, mode).unwrap();
+    assert!(read_socket_request(&bytes[..length], &mut files).is_none());
+    match pass(4, Kind::UnderlaySocket, &Ok(Found::Socket(file))) {
+        Answer::Found { id: 4, found: Ok(Found::Socket(_)), .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn an_address_of_a_policy_is_one_that_an_interface_can_have() {
     for (text, expected) in [
         ("192.0.2.1", true),

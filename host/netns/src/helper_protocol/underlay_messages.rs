@@ -1,5 +1,7 @@
-//! Encodes what the daemon wants of addresses of policies, and what has become of them.
+//! Encodes what the daemon wants of underlay addresses: those of policies on interfaces, and what
+//! has become of them; and sockets.
 
+use super::Kind;
 use super::message_fields::{HEADER_BYTES, MARK, Reader, Writer, header};
 use omniverb_sys::seqpacket;
 use std::collections::BTreeMap;
@@ -24,7 +26,7 @@ pub(crate) const STATES_BYTES_MAX: usize = HEADER_BYTES + UNDERLAY_ADDRESSES_MAX
 /// are not wanted any more and could not be removed.
 pub type AddressState = BTreeMap<IpAddr, i32>;
 
-/// Whether an interface of a host can have this address, so that a policy can.
+/// Whether an interface of a host can have this address, so that it can be one of an underlay.
 #[must_use]
 pub fn is_of_a_host(ip: IpAddr) -> bool {
     let is_special = match ip {
@@ -33,6 +35,65 @@ pub fn is_of_a_host(ip: IpAddr) -> bool {
         IpAddr::V6(six) => six.is_unicast_link_local() || six.to_ipv4_mapped().is_some(),
     };
     !is_special && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
+}
+
+/// Whether a namespace has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Presence {
+    /// As long as it has a socket: without it there is none to be had.
+    Present,
+    /// It is added about now, and may be lost for a while: the socket is there before.
+    Added,
+}
+
+/// A socket of UDP port 4791 at an underlay address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnderlaySocket {
+    /// The address.
+    pub ip: IpAddr,
+    /// Whether the namespace has it.
+    pub presence: Presence,
+}
+
+/// Bytes of a request for a socket.
+pub(crate) const SOCKET_REQUEST_BYTES: usize = super::REQUEST_BYTES + IP_BYTES + 4;
+
+/// Asks for a socket in a namespace, as [`request`](super::request) does for other things.
+///
+/// # Errors
+/// `WouldBlock` if the helper has not taken earlier requests yet, `EPIPE` if it is gone.
+pub fn request_socket(
+    socket: BorrowedFd<'_>,
+    id: u64,
+    wanted: UnderlaySocket,
+    namespace: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let mut bytes = Writer::default();
+    bytes.number(MARK);
+    bytes.number(Kind::UnderlaySocket.number());
+    bytes.long(id);
+    bytes.ip(wanted.ip);
+    bytes.number(u32::from(wanted.presence == Presence::Added));
+    seqpacket::try_send(socket, &bytes.0, &[namespace])
+}
+
+/// A request for a socket as the helper gets it; `None` if it makes no sense, or is another.
+pub(crate) fn read_socket_request(
+    bytes: &[u8],
+    files: &mut Vec<OwnedFd>,
+) -> Option<(u64, UnderlaySocket, OwnedFd)> {
+    let mut reader = Reader(bytes);
+    let is_one = bytes.len() == SOCKET_REQUEST_BYTES
+        && reader.number()? == MARK
+        && reader.number()? == Kind::UnderlaySocket.number();
+    let (id, ip) = (reader.long().filter(|_| is_one)?, reader.ip()?);
+    let presence = match reader.number()? {
+        0 => Presence::Present,
+        1 => Presence::Added,
+        _ => return None,
+    };
+    let fits = files.len() == 1 && is_of_a_host(ip);
+    Some((id, UnderlaySocket { ip, presence }, files.pop().filter(|_| fits)?))
 }
 
 /// Has interfaces of a namespace get these addresses, and no others: each the one that has another

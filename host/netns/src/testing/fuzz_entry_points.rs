@@ -1,7 +1,9 @@
 //! Feeds arbitrary bytes to the protocol's decoders, for fuzzing: they must not panic.
 
 use crate::helper_protocol::message_fields::{HEADER_BYTES, MARK};
-use crate::helper_protocol::underlay_messages::{STATES_BYTES_MAX, WANTED_BYTES_MAX, read_wanted};
+use crate::helper_protocol::underlay_messages::{
+    SOCKET_REQUEST_BYTES, STATES_BYTES_MAX, WANTED_BYTES_MAX, read_socket_request, read_wanted,
+};
 use crate::helper_protocol::{
     ADDRESSES_BYTES, FACTS_BYTES, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES, VANISHED_BYTES,
     read_answer, read_request,
@@ -33,13 +35,15 @@ pub fn protocol(bytes: &[u8]) {
         VANISHED_BYTES,
         WANTED_BYTES_MAX,
         STATES_BYTES_MAX,
+        SOCKET_REQUEST_BYTES,
     ];
     let mut message = MARK.to_ne_bytes().to_vec();
     message.extend(rest);
-    if let Some(length) = lengths.get(usize::from(length % 10)) {
+    if let Some(length) = lengths.get(usize::from(length % 11)) {
         message.resize(*length, 0);
     }
     let _ = read_wanted(&message, &mut files());
+    let _ = read_socket_request(&message, &mut files());
     let _ = read_request(&message, files());
     let _ = read_answer(&message, files());
 }

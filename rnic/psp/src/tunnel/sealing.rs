@@ -86,11 +86,7 @@ impl Tunnel {
     }
 
     /// Whether there is a peer at these addresses, at the cost of none but a silent one.
-    fn has_place_for_copies(
-        &mut self,
-        (addresses, interface): (Addresses, u32),
-        now: u64,
-    ) -> bool {
+    fn has_place_for_copies(&mut self, (addresses, interface): (Addresses, u32), now: u64) -> bool {
         if self.peers.contains_key(&addresses) {
             return true;
         }

@@ -2,7 +2,9 @@
 
 use super::findings::Findings;
 use crate::find_daemon;
+use crate::operator_connection::Operator;
 use crate::tenant_connection::{Client, ISOLATED};
+use serde_json::Value;
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,18 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
         ),
     }
     None
+}
+
+/// Underlay addresses of virtual networks that have no socket, if an operator asks.
+pub(super) fn underlay(findings: &mut Findings) {
+    let status = Operator::connect().and_then(|operator| operator.status());
+    let Ok(status) = status else { return };
+    let problems = status["daemon"]["underlay"]["problems"].as_array();
+    for problem in problems.into_iter().flatten().filter_map(Value::as_str) {
+        let mend = "omniverb status shows all of them; another network namespace for the underlay \
+                    is said by underlay_namespace in omniverbd.toml";
+        findings.bad(problem, mend);
+    }
 }
 
 /// The GID table, fetched as a program would.

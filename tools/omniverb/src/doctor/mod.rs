@@ -19,6 +19,7 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
     if let Some(path) = &daemon {
         daemon::gids(&mut findings, path);
         roce_port::port(&mut findings, path);
+        daemon::underlay(&mut findings);
         libraries::files(&mut findings, path);
         socket_support::broker(&mut findings, path);
     }

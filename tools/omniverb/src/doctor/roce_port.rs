@@ -52,7 +52,17 @@ pub(super) fn port(findings: &mut Findings, path: &Path) {
             findings.good("UDP port 4791 of this network namespace is free");
         }
         _ => {
-            let (text, mend) = taken(path, &sockets, &holders(&sockets));
+            let holders = holders(&sockets);
+            let is_own = |holder: &Holder| holder.daemon.as_deref() == Some(path);
+            if holders.iter().any(is_own) {
+                return findings.note(
+                    "the daemon has UDP port 4791 of this network namespace for its underlay, so \
+                     programs here reach no other network namespaces and hosts",
+                    "run them in a network namespace, or have the underlay in another \
+                     (underlay_namespace in omniverbd.toml)",
+                );
+            }
+            let (text, mend) = taken(path, &sockets, &holders);
             findings.bad(text, mend);
         }
     }

@@ -22,18 +22,13 @@ pub(super) struct HostSockets {
 }
 
 impl HostSockets {
-    /// Has a socket of this address, if there is none yet. `open`: makes it. `watch`: is given
-    /// the socket, and its number.
+    /// This is the socket of an address that has none. `watch`: is given it, and its number.
     pub(super) fn add(
         &mut self,
         address: IpAddr,
-        open: impl FnOnce(SocketAddr) -> io::Result<OwnedFd>,
+        socket: OwnedFd,
         watch: impl FnOnce(&OwnedFd, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        if self.has_address(address) {
-            return Ok(());
-        }
-        let socket = open(SocketAddr::new(address, PORT))?;
         let state = UdpSocketState::new((&socket).into())?;
         self.last += 1;
         watch(&socket, self.last)?;
@@ -45,13 +40,11 @@ impl HostSockets {
         self.sockets.get(&number)
     }
 
-    /// Addresses that are not needed have no sockets any more.
-    pub(super) fn remove_unless(
-        &mut self,
-        is_needed: impl Fn(IpAddr) -> bool,
-    ) -> impl Iterator<Item = HostSocket> {
-        let unused = self.sockets.extract_if(.., move |_, host| !is_needed(host.address));
-        unused.map(|(_, host)| host)
+    /// An address has no socket any more.
+    pub(super) fn remove(&mut self, address: IpAddr) -> Option<HostSocket> {
+        let number = self.sockets.iter().find(|(_, host)| host.address == address)?.0;
+        let number = *number;
+        self.sockets.remove(&number)
     }
 
     pub(super) fn has_address(&self, address: IpAddr) -> bool {

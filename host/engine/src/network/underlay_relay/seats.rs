@@ -23,9 +23,7 @@ pub struct Seat {
     pub network: u64,
     /// The address of this host that its packets carry.
     pub underlay: IpAddr,
-    /// The host gets that address about now, and may lose it for a while.
-    pub is_added: bool,
-    /// Whether it has peers on other hosts. Without them it needs no socket.
+    /// Whether it has peers on other hosts.
     pub has_far_peers: bool,
     /// Its QPNs: the first, and how many.
     pub qpns: (Qpn, u32),

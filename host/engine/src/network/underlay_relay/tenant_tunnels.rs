@@ -221,6 +221,18 @@ impl TenantTunnels {
         self.settle(network);
     }
 
+    /// Says to these addresses that this host is there.
+    pub(super) fn introduce(
+        &mut self,
+        network: u64,
+        all: impl Iterator<Item = Addresses>,
+        now: u64,
+    ) {
+        let Some(it) = self.tunnels.get_mut(&network) else { return };
+        all.for_each(|ends| it.tunnel.introduce((ends, 0), now));
+        self.settle(network);
+    }
+
     /// A packet in plain came to a vNIC of an encrypted virtual network.
     pub(super) fn heard_plain(&mut self, network: u64, addresses: Addresses) {
         if let Some(it) = self.tunnels.get_mut(&network) {

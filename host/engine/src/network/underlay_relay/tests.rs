@@ -6,6 +6,7 @@ mod groups;
 use super::*;
 use crate::event_queues::Events;
 use omniverb_sys::thread_watchdog::ThreadPulses;
+use omniverb_sys::udp_socket::bound_to;
 use omniverb_terms::Qpn;
 use quinn_udp::{Transmit, UdpSocketState};
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
     let [here, there] = [2, 3].map(|last| IpAddr::from([127, 7, 91, last]));
     let (one, one_end) = seqpacket::pair().unwrap();
     let (two, two_end) = seqpacket::pair().unwrap();
+    give_socket(&relay, here);
     relay.open(seat(1, here, 0x40_0000, one_end)).unwrap();
     relay.open(seat(2, here, 0x40_0400, two_end)).unwrap();
     let remote = bound_to(SocketAddr::new(there, PORT)).unwrap();
@@ -57,7 +59,6 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
     }
     let (length, from) = remote.recv_from(&mut buffer).unwrap();
     assert_eq!((from, length), (SocketAddr::new(here, PORT), 8 + here.to_string().len()));
-    assert!(relay.open(seat(3, IpAddr::from([192, 0, 2, 77]), 0x41_0000, one)).is_err());
     // The numbers of one that is closed are another's already.
     let (four, four_end) = seqpacket::pair().unwrap();
     relay.open(seat(4, here, 0x40_0400, four_end)).unwrap();
@@ -68,13 +69,9 @@ fn a_packet_goes_to_the_vnic_that_has_its_number_and_comes_from_no_other_address
     assert!(is_heard.unwrap(), "it is deaf");
 }
 
-#[test]
-fn an_address_that_the_host_is_about_to_get_has_its_socket_already() {
-    let mut relay = relay();
-    let later = IpAddr::from([192, 0, 2, 78]);
-    let (_one, end) = seqpacket::pair().unwrap();
-    relay.open(Seat { is_added: true, ..seat(1, later, 0x40_0000, end) }).unwrap();
-    assert!(socket_at([192, 0, 2, 78]).is_some());
+/// Gives a relay the socket of port 4791 of an address.
+pub(super) fn give_socket(relay: &UnderlayRelay, here: IpAddr) {
+    relay.set_socket(here, Some(bound_to(SocketAddr::new(here, PORT)).unwrap()));
 }
 
 /// A vNIC of the network 1, with peers on other hosts.
@@ -83,7 +80,6 @@ pub(super) fn seat(vnic: u64, underlay: IpAddr, first: u32, end: OwnedFd) -> Sea
         vnic: VnicId(vnic),
         network: 1,
         underlay,
-        is_added: false,
         has_far_peers: true,
         qpns: (Qpn(first), 1024),
         end,
@@ -116,6 +112,7 @@ fn a_packet_from_another_source_port_is_dropped() {
     let mut relay = relay();
     let [here, there] = [8, 9].map(|last| IpAddr::from([127, 7, 91, last]));
     let (own, end) = seqpacket::pair().unwrap();
+    give_socket(&relay, here);
     relay.open(seat(1, here, 0x40_0000, end)).unwrap();
     let packet = |last: u8| [&[100, 0, 0xff, 0xff, 0, 0x40, 0, 4][..], &[last]].concat();
     // Another program of the peer's host; the daemon there.
@@ -180,96 +177,51 @@ fn vnics_of_one_host_reach_each_other_within_their_virtual_network_alone() {
 }
 
 #[test]
-fn an_underlay_address_has_a_socket_as_long_as_a_vnic_needs_it() {
+fn an_address_has_the_socket_that_it_was_given_last_and_vnics_here_need_none() {
     let mut relay = relay();
     let here = IpAddr::from([127, 7, 91, 6]);
-    let open = |relay: &mut UnderlayRelay, vnic: u32| {
-        let (own, end) = seqpacket::pair().unwrap();
-        relay.open(seat(vnic.into(), here, 0x40_0000 + 0x400 * vnic, end)).map(|()| own)
-    };
-    let is_free = || std::net::UdpSocket::bind((here, PORT)).is_ok();
-    let ends = [1, 2].map(|vnic| open(&mut relay, vnic).unwrap());
-    relay.close(VnicId(1));
-    assert!(!is_free(), "the other one needs it");
-    // At once again, and for good.
-    let mut again = None;
-    for _ in 0..100 {
-        relay.close(VnicId(2));
-        again = Some(open(&mut relay, 2).unwrap());
-    }
-    assert!(!is_free());
-    relay.close(VnicId(2));
-    drop((ends, again));
-    let end = std::time::Instant::now() + Duration::from_secs(20);
-    while !is_free() {
-        assert!(std::time::Instant::now() < end, "the socket stays");
-        std::thread::yield_now();
-    }
-    // Another process has the port: vNICs of the host are reached all the same.
-    let holder = std::net::UdpSocket::bind((here, PORT)).unwrap();
     let (one, one_end) = seqpacket::pair().unwrap();
     let (two, two_end) = seqpacket::pair().unwrap();
-    for (vnic, end) in [(3, one_end), (4, two_end)] {
-        assert!(relay.open(seat(vnic.into(), here, 0x40_0000 + 0x400 * vnic, end)).is_err());
+    for (vnic, end) in [(1, one_end), (2, two_end)] {
+        relay.open(seat(vnic.into(), here, 0x40_0000 + 0x400 * vnic, end)).unwrap();
     }
-    seqpacket::try_send(one.as_fd(), &sent(here, here, 0x40_1002), &[]).unwrap();
-    let is_heard = omniverb_sys::eventfd::readable(two.as_fd(), Some(Duration::from_secs(20)));
-    assert!(is_heard.unwrap(), "it is deaf");
-    drop(holder);
-}
-
-/// The socket that has port 4791 of an address, by its inode.
-fn socket_at(here: [u8; 4]) -> Option<String> {
-    let name = format!("{:08X}:{PORT:04X}", u32::from_ne_bytes(here));
-    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
-    let mut rows = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    Some(rows.find(|row| row[1] == name)?[9].to_owned())
-}
-
-#[test]
-fn a_socket_stays_for_all_vnics_that_need_it_and_when_one_is_opened_again() {
-    let mut relay = relay();
-    let octets = [127, 7, 91, 11];
-    let here = IpAddr::from(octets);
-    let mut ends = BTreeMap::new();
-    let mut open = |relay: &mut UnderlayRelay, vnic: u32, underlay: IpAddr| {
-        let (own, end) = seqpacket::pair().unwrap();
-        // The packet thread closes the port that it had before.
-        ends.insert(vnic, own);
-        relay.open(seat(vnic.into(), underlay, 0x40_0000 + 0x400 * vnic, end))
+    let hears = |end: &OwnedFd| {
+        let limit = Some(Duration::from_secs(20));
+        let is_heard = omniverb_sys::eventfd::readable(end.as_fd(), limit).unwrap();
+        let mut buffer = [0; MESSAGE_MAX];
+        let mode = seqpacket::BlockingMode::NonBlocking;
+        assert!(is_heard && seqpacket::receive(end.as_fd(), &mut buffer, mode).is_ok());
     };
-    // Another process has the port when the first one is opened.
-    let holder = std::net::UdpSocket::bind((here, PORT)).unwrap();
-    assert!(open(&mut relay, 1, here).is_err());
-    drop(holder);
-    open(&mut relay, 2, here).unwrap();
-    let socket = socket_at(octets);
-    assert!(socket.is_some());
-    relay.close(VnicId(2));
-    // Had it been given up, the thread would have closed it before it did this.
-    open(&mut relay, 3, IpAddr::from([127, 7, 91, 12])).unwrap();
-    assert_eq!(socket_at(octets), socket, "the first one needs it");
-    open(&mut relay, 1, here).unwrap();
-    assert_eq!(socket_at(octets), socket, "it was given up meanwhile");
-    // To another address: that of before is free.
-    open(&mut relay, 1, IpAddr::from([127, 7, 91, 12])).unwrap();
-    drop(ends);
-    let until = std::time::Instant::now() + Duration::from_secs(20);
-    while socket_at(octets).is_some() {
-        assert!(std::time::Instant::now() < until, "the socket stays");
-        std::thread::yield_now();
-    }
+    seqpacket::try_send(one.as_fd(), &sent(here, here, 0x40_0802), &[]).unwrap();
+    hears(&two);
+    let there = std::net::UdpSocket::bind(("127.7.91.11", PORT)).unwrap();
+    let arrives = || {
+        let packet = [100, 0, 0xff, 0xff, 0, 0x40, 8, 2];
+        there.send_to(&packet, SocketAddr::new(here, PORT)).unwrap();
+        hears(&two);
+    };
+    give_socket(&relay, here);
+    arrives();
+    relay.set_socket(here, None);
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    let again = loop {
+        match bound_to(SocketAddr::new(here, PORT)) {
+            Ok(socket) => break socket,
+            Err(error) => assert!(std::time::Instant::now() < end, "it stays: {error}"),
+        }
+    };
+    relay.set_socket(here, Some(again));
+    arrives();
 }
 
 #[test]
 fn a_vnic_that_cannot_be_watched_is_refused() {
     let mut relay = relay();
-    let octets = [127, 7, 91, 13];
+    let here = IpAddr::from([127, 7, 91, 13]);
     // No poller watches a file.
     let end = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-    let error = relay.open(seat(1, IpAddr::from(octets), 0x40_0400, end)).unwrap_err();
+    let error = relay.open(seat(1, here, 0x40_0400, end)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-    assert_eq!(socket_at(octets), None, "it needs no socket");
 }
 
 #[test]
@@ -314,6 +266,7 @@ fn what_a_closed_vnic_sends_is_carried_until_its_port_is_closed() {
     let remote = std::net::UdpSocket::bind((there, PORT)).unwrap();
     remote.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut buffer = [0; MESSAGE_MAX];
+    give_socket(&relay, here);
     for _ in 0..20 {
         let (own, end) = seqpacket::pair().unwrap();
         relay.open(seat(1, here, 0x40_0000, end)).unwrap();

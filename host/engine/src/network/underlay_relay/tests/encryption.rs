@@ -1,11 +1,12 @@
 //! Tests that packets of encrypted virtual networks reach vNICs of their tenant alone.
 
-use super::{relay_with_events, seat};
+use super::{give_socket, relay_with_events, seat};
 use crate::command::Event;
 use crate::event_queues::Events;
 use crate::network::underlay_relay::*;
 use omniverb_psp::tunnel::{Refusal, Tunnel, is_message};
 use omniverb_psp::{SpiBlock, TenantKey};
+use omniverb_sys::udp_socket::bound_to;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -36,6 +37,7 @@ impl OneHost {
     pub(super) fn new(last: u8, port: u16, keys: [Option<u8>; 2]) -> OneHost {
         let here = IpAddr::from([127, 7, 92, last]);
         let (mut relay, events) = relay_with_events();
+        give_socket(&relay, here);
         relay.set_psp_port(Some(psp_port(here, port)));
         let ends = keys.into_iter().zip(0_u32..).map(|(key, number)| {
             let (own, end) = seqpacket::pair().unwrap();
