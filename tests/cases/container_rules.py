@@ -4,6 +4,7 @@ nothing describes has no device."""
 
 import contextlib
 import itertools
+import json
 import os
 import secrets
 import time
@@ -315,6 +316,94 @@ def _isolated(stage):
         host.run(host.host, "doctor", accept=(1,))
 
 
+_VIRTUAL = """
+[tenant.blue]
+key_file = "KEY-blue"
+underlay = "127.0.0.1"
+
+[tenant.red]
+key_file = "KEY-red"
+underlay = "127.0.0.1"
+
+[[container]]
+bridge = "blue-*"
+tenant = "blue"
+virtual_address = "own"
+name = "blue-{address}"
+
+[[container]]
+bridge = "other-*"
+tenant = "red"
+virtual_address = "10.8.0.0/29"
+"""
+
+
+def _virtual_addresses(stage):
+    """Containers have addresses in the virtual network of their tenant: their own, or some that are
+    free; and the same after a restart of the daemon."""
+    keys = stage.folder("keys")
+    for number, tenant in enumerate(("blue", "red"), 1):
+        (keys / f"KEY-{tenant}").write_text(f"{number:x}{number:x}" * 16)
+        (keys / f"KEY-{tenant}").chmod(0o600)
+    with _host(stage, rules=_VIRTUAL.replace("KEY", str(keys / "KEY"))) as host:
+        def plugged(bridge, address, tenant):
+            inside = host.container()
+            host.plug(inside, bridge, address)
+            host.until(inside, tenant)
+            return inside
+
+        def shown(inside):
+            return json.loads(host.daemon.omniverb("vnic", "show", host.vnic(inside)["object"],
+                                                   "--json"))
+
+        def reaches(server, client, address):
+            words = ["rping", "-a", address, "-C", "10", "-v", "-V"]
+            line = [*server.enter(), "env", f"OMNIVERB_SOCKET={host.daemon.socket}",
+                    stage.dist / "bin" / "omniverb", "run", "--"]
+            running = process.start([*line, *words, "-s"])
+            try:
+                for _ in range(20):
+                    told = host.run(client, "run", "--", *words, "-c", accept=(0, 1, 255))
+                    if "rdma-ping-9" in told:
+                        return
+                    time.sleep(0.3)
+                raise Failure(f"{address} is not reached: {told}\n{host.daemon.log()}")
+            finally:
+                process.end(running)
+
+        one, two = (plugged("blue-br", f"10.1.0.{n}/16", "blue") for n in (2, 3))
+        check(shown(one)["fields"]["address"] == "10.1.0.2", f"{shown(one)}")
+        reaches(one, two, "10.1.0.2")
+        # The same addresses on another network, of another tenant.
+        three, four = (plugged("other-br", f"10.1.0.{n}/16", "red") for n in (2, 3))
+        given = [shown(inside)["fields"]["address"] for inside in (three, four)]
+        check(len(set(given)) == 2 and all(ip.startswith("10.8.0.") for ip in given), f"{given}")
+        three.ip("address", "add", f"{given[0]}/29", "dev", "eth0")
+        four.ip("address", "add", f"{given[1]}/29", "dev", "eth0")
+        reaches(three, four, given[0])
+        # One that another container has; it is free later.
+        late = plugged("blue-br", "10.1.0.2/16", "blue")
+        check("has no virtual address for it" in host.daemon.log(), host.daemon.log())
+        told = host.run(late, "run", "--", "ibv_devinfo", accept=(0, 1, 255))
+        check("hca_id" not in told, told)
+        one.close()
+        process.until(lambda: len(host.objects()) == 4, 20, lambda: f"{host.objects()}")
+        late.ip("link", "set", "eth0", "down")
+        late.ip("link", "set", "eth0", "up")
+        process.until(lambda: shown(late)["fields"].get("address") == "10.1.0.2", 20,
+                      lambda: f"{shown(late)}\n{host.daemon.log()}")
+        reaches(late, two, "10.1.0.2")
+        host.daemon.kill()
+        host.daemon.socket.unlink()
+        host.daemon.start()
+        for inside, tenant in ((two, "blue"), (late, "blue"), (three, "red"), (four, "red")):
+            host.until(inside, tenant)
+        check([shown(inside)["fields"]["address"] for inside in (three, four)] == given,
+              f"{given}")
+        reaches(late, two, "10.1.0.2")
+        reaches(three, four, given[0])
+
+
 def groups():
     """Hosts with bridges."""
     return [Group("containers.rules", [
@@ -323,4 +412,5 @@ def groups():
         Case("containers.described_later", _described_later, 60),
         Case("containers.first_process", _first_process, 60),
         Case("containers.isolated", _isolated, 60),
+        Case("containers.virtual_addresses", _virtual_addresses, 150),
     ], weight=WAITS)]

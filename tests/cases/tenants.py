@@ -4,11 +4,14 @@ set by command outlives the daemon, and a state file that is damaged is named an
 import contextlib
 import json
 import re
+import time
 
 from harness import client_server, process
-from harness.rdma_cm_client_server import both
+from harness.rdma_cm_client_server import Side, both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
+
+from cases import multicast
 
 
 class _Scene:
@@ -161,10 +164,43 @@ def _torn(scene):
     client_server.run(scene.pair, "ib_write_lat", "-F", "-s", "8", "-n", "1000", limit=50)
 
 
+def _groups(scene):
+    """What is sent to a multicast group is heard by members of the sender's tenant, and by no
+    others: both are in one group of one network."""
+    pair, words = scene.pair, ["mckey", "-m", "239.20.3.1", "-c", "1", "-C", "20"]
+    for tenant in ("blue", "red"):
+        scene.omniverb("tenant", "create", tenant, accept=(0, 1))
+    for receives, sends, is_heard in (
+            ("blue", "blue", True), ("blue", "red", False), ("default", "red", False),
+            ("blue", "default", False), ("default", "default", True)):
+        scene.describe(receives, sends)
+        receiver = Side(pair.server, [*words, "-b", pair.server.address])
+        try:
+            process.until(lambda: multicast.attachments(scene.daemon) == 1, 20, "a member")
+            sender = Side(pair.client, [*words, "-b", pair.client.address, "-s"])
+            try:
+                status = sender.wait(60)
+                check(status == 0 and "test complete" in sender.text(),
+                      f"{sends}: {process.how(status)}\n{sender.text()}")
+            finally:
+                sender.end()
+            if is_heard:
+                status = receiver.wait(60)
+                check(status == 0 and "test complete" in receiver.text(),
+                      f"{receives}: {process.how(status)}\n{receiver.text()}")
+            else:
+                time.sleep(1)
+                check(receiver.is_there(), f"{receives} hears {sends}:\n{receiver.text()}")
+        finally:
+            receiver.end()
+        process.until(lambda: not scene.daemon.queue_pairs(), 20, "no queue pairs")
+
+
 def groups():
     """One host, two containers."""
     return [Group("tenants", [
         Case("tenants.inside", _inside, 200), Case("tenants.across", _across, 100),
         Case("tenants.survive", _survives, 60), Case("tenants.reload", _reload, 60),
+        Case("tenants.groups", _groups, 200),
         Case("tenants.torn", _torn, 150),
     ], _fixture, weight=WAITS)]

@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub(crate) use omniverb_engine::recorder::Summary;
 pub(crate) use omniverb_engine::{
     ENCRYPTION_BYTES, Encryption, FaultCounters, NetworkPlaces, Pages, QpCounters, Refusal, Row,
-    handshake_datagram,
+    TenantsByAddress, handshake_datagram,
 };
 
 /// What engines of other hosts can do, which are taken to be like this one.
@@ -180,6 +180,16 @@ impl Packets {
         for vnic in served {
             self.engine.send(Command::SetPlaces { vnic: *vnic, places: places.clone() });
         }
+    }
+
+    /// A vNIC without a virtual network hears such senders to groups from now on; `None`: any.
+    pub(crate) fn set_group_senders(
+        &self,
+        vnic: VnicId,
+        senders: Option<(TenantId, Arc<TenantsByAddress>)>,
+    ) {
+        let senders = senders.map(|(tenant, all)| (tenant.0, all));
+        self.engine.send(Command::SetGroupSenders { vnic, senders });
     }
 
     /// A vNIC is in a group of its virtual network from now on.

@@ -20,6 +20,7 @@ mod departed_processes;
 mod engine;
 mod extent_memory;
 mod foreign_pair_windows;
+mod group_senders;
 mod guest_boot_id;
 mod guest_memory;
 mod handshake_probe_schedule;
@@ -77,7 +78,7 @@ pub use objects::{
     AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,
     FaultsValue, Mode, ModeValue, ObjectError, ObjectKind, ObjectSet, OperationRateValue,
     PolicyObject, Prefix, RateValue, RemoteVnic, RuleValue, SizeValue, Tenant, Undescribed,
-    VnicObject,
+    VirtualAddress, VnicObject,
 };
 pub use runtime_folder::{Audience, RuntimeFolder};
 pub use server::{Configured, Reload, Server};

@@ -1,6 +1,7 @@
 //! Defines commands of the control plane to the engine, and events back.
 
 use crate::kept_memory_limits::HolderPath;
+use crate::network::group_senders::TenantsByAddress;
 use crate::network::network_places::NetworkPlaces;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::page_grant_pacing::Denial;
@@ -243,6 +244,13 @@ pub enum Command {
         vnic: VnicId,
         /// All vNICs of its virtual network.
         places: Arc<NetworkPlaces>,
+    },
+    /// A vNIC without a virtual network hears only such senders to groups.
+    SetGroupSenders {
+        /// One that is served.
+        vnic: VnicId,
+        /// The number of its tenant, and the addresses of all; `None`: anything is heard.
+        senders: Option<(u32, Arc<TenantsByAddress>)>,
     },
     /// Serve a link.
     Attach(Box<Attach>),

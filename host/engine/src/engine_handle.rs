@@ -121,6 +121,7 @@ impl Engine {
             | Command::SetFaults { vnic, .. }
             | Command::SetEncryption { vnic, .. }
             | Command::SetPlaces { vnic, .. }
+            | Command::SetGroupSenders { vnic, .. }
             | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Refuse { vnic, .. }

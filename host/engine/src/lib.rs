@@ -29,6 +29,7 @@ pub use command::{
 };
 pub use engine_handle::{Engine, Settings};
 pub use kept_memory_limits::HolderPath;
+pub use network::group_senders::TenantsByAddress;
 pub use network::handshake_datagram;
 pub use network::network_places::NetworkPlaces;
 pub use network::underlay_relay::{Seat, UnderlayRelay};

@@ -18,7 +18,9 @@ use omniverb_sys::udp_socket::UdpPort;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use underlay_messages::{AddressState, STATES_BYTES_MAX, UNDERLAY_ADDRESSES, read_states};
+use underlay_messages::{
+    AddressState, STATES_BYTES_MAX, UNDERLAY_ADDRESSES, UNDERLAY_SOCKET, read_states,
+};
 
 /// The UDP port of RoCE v2.
 pub const PORT: u16 = 4791;
@@ -67,7 +69,7 @@ pub enum Kind {
     Interfaces,
     /// Say from now on which namespaces appear, change and vanish.
     Watch,
-    /// The socket of UDP port 4791 at one address of this namespace ([`request_socket`]).
+    /// The socket of UDP port 4791 at one address of this namespace ([`crate::request_socket`]).
     UnderlaySocket,
 }
 
@@ -90,7 +92,7 @@ impl Kind {
             Kind::PspPort => 4,
             Kind::Interfaces => 8,
             Kind::Watch => 5,
-            Kind::UnderlaySocket => 10,
+            Kind::UnderlaySocket => UNDERLAY_SOCKET,
         }
     }
 

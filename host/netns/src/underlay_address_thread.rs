@@ -105,7 +105,7 @@ struct Thread {
     addresses: UnderlayAddresses,
     /// When it began, or came to another namespace.
     begun: Instant,
-    /// The namespace that it is to be in.
+    /// The namespace that it is to be in, until it is there.
     target: Option<Namespace>,
     /// The namespace that it is in.
     place: Option<NetnsIdentity>,
@@ -179,6 +179,7 @@ impl Thread {
     fn go_to_target(&mut self) -> io::Result<()> {
         let Some(target) = self.target.as_ref().map(Namespace::identity) else { return Ok(()) };
         if self.place == Some(target) {
+            self.target = None;
             return Ok(());
         }
         if self.place.is_some() {
@@ -188,6 +189,8 @@ impl Thread {
         }
         self.target.as_ref().map_or(Ok(()), Namespace::enter)?;
         self.place = Some(target);
+        // Its file would keep the mount busy that names it.
+        self.target = None;
         Ok(())
     }
 

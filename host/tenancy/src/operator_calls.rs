@@ -14,7 +14,8 @@ use crate::view::status_rows::{Row, VnicStatus};
 use crate::virtual_networks::{TenantNetwork, VnicPlace};
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, VnicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 impl Tenancy {
     /// Takes over the policies of the configuration.
@@ -78,11 +79,31 @@ impl Tenancy {
     /// Applies to what exists what holds for a vNIC now. With another tenant, all its links end.
     fn policy_changed(&mut self, key: VnicId, before: Policy) {
         if self.tenants.policy(key).tenant != before.tenant {
+            self.tenants.has_moved();
             self.end_links_of(key);
             self.unlinker().leave_groups(key);
         }
         self.unlinker().adoption_changed(key, before);
         self.relater().review_relations(key);
+    }
+
+    /// How often it has changed which tenants have which addresses of this host.
+    #[must_use]
+    pub fn owner_changes(&self) -> u64 {
+        self.tenants.owner_changes()
+    }
+
+    /// The tenants that have an address of this host, by addresses; `None`: there is one tenant.
+    #[must_use]
+    pub fn tenants_by_address(&self) -> Option<BTreeMap<IpAddr, BTreeSet<TenantId>>> {
+        self.tenants.tenants_by_address()
+    }
+
+    /// The vNICs without a virtual network that have queue pairs attached to groups.
+    #[must_use]
+    pub fn in_flat_groups(&self) -> Vec<VnicId> {
+        let is_flat = |vnic: &VnicId| !self.tenants.virtual_networks.has(*vnic);
+        self.links.in_groups().filter(is_flat).collect()
     }
 
     /// Changes the virtual networks of tenants that have keys. Links that exist stay, but for those

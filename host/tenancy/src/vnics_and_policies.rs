@@ -47,6 +47,8 @@ pub(crate) struct Tenants {
     /// Addresses of containers' interfaces, whether or not their vNICs have processes.
     seen: BTreeMap<VnicId, Vec<IpAddr>>,
     seen_owners: VnicsByAddress,
+    /// Counts changes of owners, and of their tenants.
+    owner_changes: u64,
 }
 
 impl Tenants {
@@ -59,12 +61,6 @@ impl Tenants {
 
     pub(crate) fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
         self.sessions.get(&session).map(|session| (session.client().pid, session.client().uid))
-    }
-
-    /// Whether a vNIC may be in multicast groups: a flat one of a named tenant is in none, since
-    /// packets of a group may come from any tenant there.
-    pub(crate) fn may_be_in_groups(&self, vnic: VnicId) -> bool {
-        self.policy(vnic).tenant == TenantId::default() || self.virtual_networks.has(vnic)
     }
 
     /// A process, or all of its vNIC, are attached to groups as often as they may.
@@ -183,9 +179,13 @@ impl Tenants {
         now: u64,
     ) -> Option<Read> {
         let names = &mut self.vnics.get_mut(&key)?.names;
-        self.owners.remove(key, names.addresses());
+        let before = names.addresses().to_vec();
         let read = names.found(table, found, now);
-        self.owners.add(key, names.addresses());
+        if before != names.addresses() {
+            self.owners.remove(key, &before);
+            self.owners.add(key, names.addresses());
+            self.owner_changes += 1;
+        }
         Some(read)
     }
 
@@ -193,6 +193,7 @@ impl Tenants {
     /// there is of its tenant.
     pub(crate) fn see_addresses(&mut self, key: VnicId, addresses: Vec<IpAddr>) {
         let before = self.seen.remove(&key).unwrap_or_default();
+        self.owner_changes += u64::from(before != addresses);
         self.seen_owners.remove(key, &before);
         self.seen_owners.add(key, &addresses);
         if !addresses.is_empty() {
@@ -204,8 +205,31 @@ impl Tenants {
     pub(crate) fn remove_vnic(&mut self, key: VnicId) {
         if let Some(vnic) = self.vnics.get(&key) {
             self.owners.remove(key, vnic.names.addresses());
+            self.owner_changes += 1;
         }
         self.vnics.remove(&key);
+    }
+
+    /// A vNIC is in another tenant.
+    pub(crate) fn has_moved(&mut self) {
+        self.owner_changes += 1;
+    }
+
+    /// How often it has changed which tenants have which addresses.
+    pub(crate) fn owner_changes(&self) -> u64 {
+        self.owner_changes
+    }
+
+    /// The tenants that have an address of this host, by addresses; `None`: there is one tenant.
+    pub(crate) fn tenants_by_address(&self) -> Option<BTreeMap<IpAddr, BTreeSet<TenantId>>> {
+        if self.policies.is_one_tenant() {
+            return None;
+        }
+        let mut all: BTreeMap<IpAddr, BTreeSet<TenantId>> = BTreeMap::new();
+        for (address, owner) in self.owners.all().chain(self.seen_owners.all()) {
+            all.entry(address).or_default().insert(self.policy(owner).tenant);
+        }
+        Some(all)
     }
 
     /// Compares the owners of addresses with the names of vNICs.

@@ -9,6 +9,7 @@ use super::containers::Known;
 use super::inode_at;
 use super::object_name_syntax::is_name;
 use super::object_set::{Undescribed, VnicObject};
+use super::virtual_network_placement::VirtualPlaces;
 use super::{Objects, Place};
 use omniverb_tenancy::VnicId;
 
@@ -77,9 +78,52 @@ impl Objects {
         let known = Known { vnic: vnic_name, container, at: now, is_watched, decided };
         self.containers.known.insert(vnic, known);
         match self.given.has(vnic) {
-            true => false,
+            true => self.give_address(vnic),
             false => self.decide(vnic, moment, is_in_use),
         }
+    }
+
+    /// Gives a container that a rule has put into a virtual network an address, if it has none so
+    /// far and there is one by now. Whether it has got one.
+    fn give_address(&mut self, vnic: VnicId) -> bool {
+        let Some(known) = self.containers.known.get(&vnic) else { return false };
+        let Some((rule, name)) = known.decided.clone() else { return false };
+        let Some((_, object)) = self.containers.objects.get(&name) else { return false };
+        if rule.virtual_address.is_none() || object.address.is_some() {
+            return false;
+        }
+        let rules = std::slice::from_ref(&rule);
+        let interface = match decide(rules, &known.container, Moment::Process) {
+            Verdict::Matched(_, interface) => interface,
+            Verdict::Undecided | Verdict::Unmatched => return false,
+        };
+        let found = (&known.container, interface);
+        let Some(address) = self.virtual_address_for(&rule, found, (vnic, &known.vnic)) else {
+            return false;
+        };
+        if let Some((_, object)) = self.containers.objects.get_mut(&name) {
+            object.address = Some(address);
+        }
+        if let Some(object) = self.all.vnic.get_mut(&name).filter(|it| it.address.is_none()) {
+            object.address = Some(address);
+        }
+        self.place_again();
+        true
+    }
+
+    /// A vNIC of a container has come to a virtual network, or has left it.
+    fn place_again(&mut self) {
+        if let Ok(places) = VirtualPlaces::of(&self.all, &self.places) {
+            self.places = places;
+            self.has_new_places = true;
+            self.revision += 1;
+        }
+    }
+
+    /// Whether places have changed with a container since this was asked last: then the tables
+    /// are to know of them.
+    pub(crate) fn take_new_places(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_places)
     }
 
     /// Asks the rules; whether the vNIC has got an object.
@@ -92,15 +136,20 @@ impl Objects {
         let rule = rule.clone();
         let wanted = rule.name_for(&known.container, interface).filter(|name| is_name(name));
         let own = known.vnic.clone();
+        let address = self.virtual_address_for(&rule, (&known.container, interface), (vnic, &own));
         let name = wanted.filter(|name| self.is_free(name, &is_in_use)).unwrap_or(own.clone());
         let mut object = VnicObject::of_rule(&rule);
         object.attach = (name != own).then_some(own);
+        object.address = address;
         // What was set by command for it is above that.
         self.all.vnic.entry(name.clone()).or_insert_with(|| object.clone());
         self.containers.objects.insert(name.clone(), (vnic, object));
         self.given.insert(vnic, name.clone());
         if let Some(known) = self.containers.known.get_mut(&vnic) {
             known.decided = Some((rule, name));
+        }
+        if address.is_some() {
+            self.place_again();
         }
         true
     }
@@ -168,9 +217,12 @@ impl Objects {
     /// A namespace has ended; the object that a rule had given it.
     pub(super) fn forget_container(&mut self, vnic: VnicId) -> Option<String> {
         let (_, name) = self.containers.known.remove(&vnic)?.decided?;
-        self.containers.objects.remove(&name);
+        let (_, object) = self.containers.objects.remove(&name)?;
         if !self.has_apart_from_rules(&name) {
             self.all.vnic.remove(&name);
+        }
+        if object.address.is_some() {
+            self.place_again();
         }
         Some(name)
     }

@@ -7,9 +7,10 @@
 //! Until a process asks, rules wait for what an earlier step would decide otherwise.
 
 use super::address_prefix::Prefix;
+use super::virtual_address::VirtualAddress;
 use crate::allowed_processes::is_below;
 use serde::Deserialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Budget: rules of a configuration, each of which may be tried for each new namespace.
 pub(crate) const RULES_MAX: usize = 1024;
@@ -34,6 +35,8 @@ pub struct ContainerRule {
     pub tenant: Option<String>,
     /// Names of policies of the vNIC.
     pub policies: Vec<String>,
+    /// The address of the vNIC in the virtual network of its tenant.
+    pub virtual_address: Option<VirtualAddress>,
     /// The name of the vNIC, with `{namespace}`, `{interface}` and `{address}` in it; by default
     /// the one that the daemon gives.
     pub name: Option<String>,
@@ -190,8 +193,25 @@ impl ContainerRule {
     fn is_complete(&self, container: &Container, matched: Option<&Interface>) -> bool {
         let names_address = self.name.as_ref().is_some_and(|name| name.contains("{address}"));
         let interface = matched.or(container.interfaces.first());
+        let needs_own = self.virtual_address == Some(VirtualAddress::Own);
         matched.is_none_or(|interface| interface.is_up)
             && (!names_address || interface.is_some_and(Interface::has_given_address))
+            && (!needs_own || self.own_address(container, matched).is_some())
+    }
+
+    /// The IPv4 address of the interface that it has matched: one of those that it is about.
+    pub(crate) fn own_address(
+        &self,
+        container: &Container,
+        matched: Option<&Interface>,
+    ) -> Option<Ipv4Addr> {
+        let interface = matched.or(container.interfaces.first())?;
+        let fits = |address: &IpAddr| self.address.is_none_or(|prefix| prefix.contains(*address));
+        interface.addresses.iter().filter(|address| fits(address)).find_map(|address| match address
+        {
+            IpAddr::V4(four) if !four.is_loopback() => Some(*four),
+            _ => None,
+        })
     }
 
     /// The name that it gives; `None`: it names none, or there is nothing to put into it.

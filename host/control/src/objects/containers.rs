@@ -48,4 +48,9 @@ impl Containers {
     pub(crate) fn has_object(&self, name: &str) -> bool {
         self.objects.contains_key(name)
     }
+
+    /// Whether an object follows from a rule about this vNIC.
+    pub(super) fn is_of(&self, name: &str, vnic: VnicId) -> bool {
+        self.objects.get(name).is_some_and(|(of, _)| *of == vnic)
+    }
 }

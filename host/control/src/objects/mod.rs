@@ -15,6 +15,7 @@ mod address_prefix;
 mod apply_object_changes;
 mod chosen_qpns;
 mod cluster_tenant_key_files;
+mod container_addresses;
 mod container_objects;
 mod container_rules;
 mod containers;
@@ -28,6 +29,7 @@ mod state_file;
 mod tenant_key_file_reader;
 mod underlay_network;
 mod value_syntax;
+mod virtual_address;
 mod virtual_network_placement;
 mod vnics_and_their_objects;
 
@@ -60,6 +62,7 @@ pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
     OperationRateValue, OpsValue, RateValue, SizeValue,
 };
+pub use virtual_address::VirtualAddress;
 use virtual_network_placement::VirtualPlaces;
 use vnics_and_their_objects::GivenObjects;
 
@@ -117,6 +120,8 @@ pub(crate) struct Objects {
     places: VirtualPlaces,
     /// Why they had none when the daemon started.
     unplaced: Option<String>,
+    /// Places have changed with a container, and the tables do not know yet.
+    has_new_places: bool,
     /// Counts changes, so that an agent need not read again what has not changed.
     revision: u64,
 }
@@ -167,6 +172,7 @@ impl Objects {
             rules,
             places,
             unplaced,
+            has_new_places: false,
             revision: 1,
         }
     }

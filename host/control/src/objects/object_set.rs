@@ -177,6 +177,9 @@ pub struct VnicObject {
     /// How many QPNs it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qpns: Option<u32>,
+    /// A rule about containers has made it: what operators describe comes before it.
+    #[serde(skip)]
+    pub is_by_rule: bool,
     /// As in a policy; decides before all of the vNIC's policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datapath: Option<DatapathValue>,
@@ -201,7 +204,7 @@ impl VnicObject {
     /// The one that a rule gives.
     pub(crate) fn of_rule(rule: &ContainerRule) -> VnicObject {
         let (tenant, policies) = (rule.tenant.clone(), rule.policies.clone());
-        VnicObject { tenant, policies, ..VnicObject::default() }
+        VnicObject { tenant, policies, is_by_rule: true, ..VnicObject::default() }
     }
 
     /// The path that it is attached to, if it is attached by a path; `name` is the object's own.
@@ -372,8 +375,10 @@ impl ObjectSet {
             }
         }
         for (number, rule) in (1..).zip(&self.container) {
-            let problem =
-                rule.problem().or_else(|| self.problem_of_names(&VnicObject::of_rule(rule)));
+            let problem = rule
+                .problem()
+                .or_else(|| self.problem_of_named(&VnicObject::of_rule(rule)))
+                .or_else(|| self.problem_of_rule(rule));
             let many = || format!("there are more than {RULES_MAX}");
             if let Some(problem) = problem.or_else(|| (number > RULES_MAX).then(many)) {
                 return error(ObjectKind::Container, &number.to_string(), problem);
@@ -409,16 +414,21 @@ impl ObjectSet {
         }))
     }
 
-    /// The problem with the names of a tenant and of policies, if there is one.
+    /// The problem with the names of a tenant and of policies, and with the place in a virtual
+    /// network, if there is one.
     fn problem_of_names(&self, vnic: &VnicObject) -> Option<String> {
+        // First what the place depends on. One of a container that cannot have its place has none.
+        let placed = || if vnic.is_by_rule { None } else { self.problem_of_place(vnic) };
+        self.problem_of_named(vnic).or_else(placed)
+    }
+
+    /// The problem with the names of a tenant and of policies, if there is one.
+    fn problem_of_named(&self, vnic: &VnicObject) -> Option<String> {
         if let Some(tenant) = &vnic.tenant
             && tenant != DEFAULT_TENANT
             && !self.tenant.contains_key(tenant)
         {
             return Some(format!("there is no tenant {tenant:?}"));
-        }
-        if let Some(problem) = self.problem_of_place(vnic) {
-            return Some(problem);
         }
         if vnic.policies.len() > POLICIES_MAX {
             return Some(format!("a vNIC has at most {POLICIES_MAX} policies"));

@@ -72,13 +72,17 @@ impl ObjectSet {
         let of_tenants = self.tenant.iter().filter_map(|(name, it)| Some((it.underlay?, name)));
         let mut owners: BTreeMap<IpAddr, &String> =
             of_tenants.filter(|(address, _)| policies.contains(address)).collect();
-        for (name, vnic) in &self.vnic {
-            let Some((tenant, host)) = self.network_of(vnic) else { continue };
-            let address = self.underlay_of(vnic, host);
+        let described = self.vnic.iter().map(|(name, vnic)| (name.clone(), vnic.clone()));
+        let by_rules = (1..)
+            .zip(&self.container)
+            .map(|(number, rule)| (format!("[[container]] {number}"), VnicObject::of_rule(rule)));
+        for (name, vnic) in described.chain(by_rules) {
+            let Some((tenant, host)) = self.network_of(&vnic) else { continue };
+            let address = self.underlay_of(&vnic, host);
             if !policies.contains(&address) {
                 continue;
             }
-            if self.is_elsewhere(vnic) {
+            if self.is_elsewhere(&vnic) {
                 return Some(format!(
                     "vnic {name:?}: its underlay {address} is a policy's of this host: give it \
                      that policy, or the address of its own host"

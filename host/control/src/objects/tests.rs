@@ -1,4 +1,5 @@
 mod announced_vnics;
+mod container_addresses;
 
 use super::*;
 use omniverb_tenancy::Adoption;

@@ -1,5 +1,5 @@
-//! Says which addresses vNICs of a tenant may have, virtual and on the underlay, and makes and reads
-//! the vGIDs of these.
+//! Says which addresses vNICs of a tenant may have, virtual and on the underlay, and makes what
+//! reads the vGIDs of these.
 //!
 //! A vGID has 72 bits of an underlay address. So IPv6 addresses of all hosts begin alike, as the
 //! tenant's `underlay_prefix` says, and the longer that is the sooner a forged vGID shows. What an

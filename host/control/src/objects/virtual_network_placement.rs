@@ -156,10 +156,15 @@ impl VirtualPlaces {
         let mut later = Vec::new();
         // Those that were chosen come first: others may have other ones.
         let mut vnics: Vec<_> = all.vnic.iter().collect();
-        vnics.sort_by_key(|(_, vnic)| vnic.qpn_offset.is_none());
+        // Those of containers have what others leave.
+        vnics.sort_by_key(|(_, vnic)| (vnic.is_by_rule, vnic.qpn_offset.is_none()));
         for (name, vnic) in vnics {
             let Some((tenant, host)) = all.network_of(vnic) else { continue };
             let Some(virtual_ip) = vnic.address else { continue };
+            let is_taken = addresses.contains_key(&(tenant, virtual_ip));
+            if vnic.is_by_rule && (is_taken || !all.may_have_address(vnic, virtual_ip)) {
+                continue;
+            }
             if let Some(other) = addresses.insert((tenant, virtual_ip), name) {
                 return Err(format!("vnic {name:?}: vnic {other:?} has the address {virtual_ip}"));
             }
@@ -194,7 +199,11 @@ impl VirtualPlaces {
             let offsets = (0..steps).map(|n| NUMBERS.start + (first + n) % steps * QPNS);
             let mut ranges = offsets.filter_map(|offset| chosen(offset, count));
             let range = ranges.find(|range| claim(&mut taken, underlay, *range, name).is_none());
-            let range = range.ok_or_else(|| format!("vnic {name:?}: there are no QPNs left"))?;
+            let range = match range {
+                Some(range) => range,
+                None if all.vnic.get(name).is_some_and(|vnic| vnic.is_by_rule) => continue,
+                None => return Err(format!("vnic {name:?}: there are no QPNs left")),
+            };
             let place = VnicPlace { virtual_ip, underlay, range };
             found.places.insert(name.clone(), (tenant.clone(), place));
         }

@@ -94,6 +94,13 @@ impl Server {
             let object = object.unwrap_or_default();
             let text = format_args!("vNIC {object} of tenant {tenant}: a container's ({name})");
             self.journal.log(Level::Info, text);
+            if self.objects.lacks_place(vnic) {
+                let text = format_args!(
+                    "vNIC {object} of tenant {tenant} has no device: its [[container]] rule has no \
+                     virtual address for it that no other vNIC of the tenant has"
+                );
+                self.journal.log(Level::Warning, text);
+            }
         }
         if self.objects.is_described(vnic) {
             self.engine_ports().apply_object(vnic);

@@ -124,8 +124,8 @@ impl EnginePorts<'_> {
         wanted
     }
 
-    /// The port of PSP in the namespace of the underlay was in use a moment ago, or could not be had
-    /// a while ago.
+    /// The port of PSP in the namespace of the underlay was in use a moment ago, or could not be
+    /// had a while ago.
     pub(super) fn try_underlay_psp_port_again(&mut self) {
         let own = &mut self.vnics.underlay_psp;
         own.is_retry_set = false;

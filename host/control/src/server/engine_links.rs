@@ -72,6 +72,10 @@ impl EnginePorts<'_> {
             Some(_) => GroupScope::Virtual,
             None => GroupScope::Namespace,
         };
+        if scope == GroupScope::Namespace {
+            // Before a packet to the group comes.
+            self.tell_group_senders(end.vnic);
+        }
         let Some(port) = self.vnics.port_mut(end.vnic) else { return Ok(()) };
         let change = port.join(link, end.underlay, scope)?;
         if scope == GroupScope::Virtual {

@@ -28,6 +28,7 @@ mod pair_windows;
 mod probe_and_cm_packets;
 mod start;
 mod status;
+mod tell_group_senders;
 mod underlay;
 mod virtual_machines;
 mod vnics;
@@ -38,6 +39,7 @@ use crate::daemon_log::Journal;
 use crate::departed_processes::Departed;
 use crate::engine::Packets;
 use crate::extent_memory::Extents;
+use crate::group_senders::GroupSenders;
 use crate::guest_memory::Pins;
 use crate::handshake_probe_schedule::{Due, Probes};
 use crate::helper_requests::HelperRequests;
@@ -104,6 +106,8 @@ pub struct Server {
     addresses: VnicsByPolicyAddress,
     /// Sockets at underlay addresses, which the helper opens.
     underlay: UnderlaySockets,
+    /// Senders to groups that vNICs hear.
+    group_senders: GroupSenders,
     /// Links that are not direct, and what travels on them.
     engine: Packets,
     probes: Probes,
@@ -197,6 +201,7 @@ impl Server {
             self.end(session, reason);
         }
         self.tell_addresses();
+        self.tell_of_group_senders();
     }
 
     /// Executes the tables' actions.

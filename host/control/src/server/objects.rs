@@ -217,6 +217,9 @@ impl EnginePorts<'_> {
             None => self.tables.decide(|tables| tables.forget_policy(key)),
         }
         self.tables.note(|tables| tables.set_rules(key, rules));
+        if self.objects.take_new_places() {
+            self.apply_networks();
+        }
         self.apply_place(key);
         let policy = self.tables.policy(key);
         if self.vnics.has_port(key) {

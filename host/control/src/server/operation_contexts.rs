@@ -5,6 +5,7 @@ use crate::clients::Clients;
 use crate::daemon_log::Journal;
 use crate::engine::Packets;
 use crate::extent_memory::Extents;
+use crate::group_senders::GroupSenders;
 use crate::guest_memory::Pins;
 use crate::handshake_probe_schedule::Probes;
 use crate::helper_requests::HelperRequests;
@@ -68,6 +69,7 @@ pub(super) struct EnginePorts<'a> {
     pub(super) clients: &'a mut Clients,
     pub(super) counted: &'a mut Counters,
     pub(super) engine: &'a mut Packets,
+    pub(super) group_senders: &'a mut GroupSenders,
     pub(super) helper: &'a mut HelperRequests,
     pub(super) journal: &'a mut Journal,
     pub(super) machines: &'a Machines,
@@ -170,6 +172,7 @@ impl Server {
             clients: &mut self.clients,
             counted: &mut self.counted,
             engine: &mut self.engine,
+            group_senders: &mut self.group_senders,
             helper: &mut self.helper,
             journal: &mut self.journal,
             machines: &self.machines,

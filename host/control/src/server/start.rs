@@ -158,6 +158,7 @@ impl Server {
             helper,
             addresses: VnicsByPolicyAddress::new(),
             underlay: UnderlaySockets::new(settings.underlay_namespace),
+            group_senders: Default::default(),
             has_said_rules_are_vain: false,
             engine,
             probes,

@@ -39,7 +39,7 @@ impl EnginePorts<'_> {
                 }
                 Err(error) => {
                     let error = io::Error::new(error.kind(), error.to_string());
-                    self.underlay_socket_found(socket, Err(error));
+                    self.note_underlay_socket(socket, Err(error));
                 }
             }
         }
@@ -73,15 +73,18 @@ impl EnginePorts<'_> {
         socket: UnderlaySocket,
         found: io::Result<OwnedFd>,
     ) {
+        self.note_underlay_socket(socket, found);
+        // Also what is wanted another way by now.
+        self.ask_underlay_sockets();
+    }
+
+    fn note_underlay_socket(&mut self, socket: UnderlaySocket, found: io::Result<OwnedFd>) {
         let address = socket.ip;
         let (file, outcome) = match found {
             Ok(file) => (Some(file), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let Some(news) = self.underlay.found(socket, outcome) else {
-            // What is wanted by now is asked for once this answer is there.
-            return self.ask_underlay_sockets();
-        };
+        let Some(news) = self.underlay.found(socket, outcome) else { return };
         if file.is_some()
             && let Err(error) = self.engine.set_underlay_socket(address, file)
         {
@@ -101,7 +104,6 @@ impl EnginePorts<'_> {
             }
             Some(News::Failed) | None => {}
         }
-        self.ask_underlay_sockets();
     }
 
     fn status_of_underlay(&self, address: IpAddr) -> Option<String> {

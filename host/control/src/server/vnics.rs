@@ -103,6 +103,9 @@ impl EnginePorts<'_> {
                     if let Err(problem) = self.objects.forget(vnic) {
                         self.journal.log(Level::Warning, format_args!("{problem}"));
                     }
+                    if self.objects.take_new_places() {
+                        self.apply_networks();
+                    }
                     self.tables.decide(|tables| tables.forget_policy(vnic));
                     self.tables.note(|tables| tables.forget_identity(vnic));
                     self.counted.forget(vnic);

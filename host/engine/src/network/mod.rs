@@ -4,6 +4,7 @@
 pub(crate) mod early_packets;
 pub(crate) mod fault_injection;
 mod group_copy;
+pub mod group_senders;
 pub mod handshake_datagram;
 pub(crate) mod local_forwarding;
 pub(crate) mod network_places;

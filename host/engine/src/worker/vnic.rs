@@ -9,6 +9,7 @@ use super::timers::{Alarm, Due, Timers};
 use super::vnic_psp_tunnel::VnicTunnel;
 use crate::command::{LimitUnit, PerUnit};
 use crate::network::early_packets::Unclaimed;
+use crate::network::group_senders::TenantsByAddress;
 use crate::network::network_places::NetworkPlaces;
 use crate::network::roce_port::Sockets;
 use crate::pacing::multicast_copy_budget::Copies;
@@ -35,6 +36,9 @@ pub(super) struct Vnic {
     pub(super) budget: Budget,
     /// The vNICs of its virtual network, if it is in one.
     pub(super) places: Option<Arc<NetworkPlaces>>,
+    /// Its tenant, and by which addresses it knows senders to groups, if it is in no virtual
+    /// network; `None`: it hears all.
+    pub(super) group_senders: Option<(u32, Arc<TenantsByAddress>)>,
     /// Copies of what is sent to groups.
     pub(super) copies: Copies,
     /// Copies for a capture of its packets.
@@ -71,6 +75,7 @@ impl Vnic {
             allowance,
             budget,
             places: None,
+            group_senders: None,
             copies: Copies::default(),
             capture: CaptureSender::default(),
             fault_queue: None,

@@ -1,7 +1,6 @@
 //! Encodes what the daemon wants of underlay addresses: those of policies on interfaces, and what
 //! has become of them; and sockets.
 
-use super::Kind;
 use super::message_fields::{HEADER_BYTES, MARK, Reader, Writer, header};
 use omniverb_sys::seqpacket;
 use std::collections::BTreeMap;
@@ -14,6 +13,8 @@ pub const UNDERLAY_ADDRESSES_MAX: usize = 256;
 
 /// The number of a request for addresses, and of what is said of them unasked.
 pub(super) const UNDERLAY_ADDRESSES: u32 = 9;
+/// That of a request for a socket, and of its answer.
+pub(super) const UNDERLAY_SOCKET: u32 = 10;
 const IP_BYTES: usize = 16;
 const STATE_BYTES: usize = IP_BYTES + 4;
 /// Bytes of the longest request.
@@ -49,14 +50,14 @@ pub enum Presence {
 /// A socket of UDP port 4791 at an underlay address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnderlaySocket {
-    /// The address.
+    /// What it is bound to.
     pub ip: IpAddr,
     /// Whether the namespace has it.
     pub presence: Presence,
 }
 
 /// Bytes of a request for a socket.
-pub(crate) const SOCKET_REQUEST_BYTES: usize = super::REQUEST_BYTES + IP_BYTES + 4;
+pub(crate) const SOCKET_REQUEST_BYTES: usize = 16 + IP_BYTES + 4;
 
 /// Asks for a socket in a namespace, as [`request`](super::request) does for other things.
 ///
@@ -70,7 +71,7 @@ pub fn request_socket(
 ) -> io::Result<()> {
     let mut bytes = Writer::default();
     bytes.number(MARK);
-    bytes.number(Kind::UnderlaySocket.number());
+    bytes.number(UNDERLAY_SOCKET);
     bytes.long(id);
     bytes.ip(wanted.ip);
     bytes.number(u32::from(wanted.presence == Presence::Added));
@@ -85,7 +86,7 @@ pub(crate) fn read_socket_request(
     let mut reader = Reader(bytes);
     let is_one = bytes.len() == SOCKET_REQUEST_BYTES
         && reader.number()? == MARK
-        && reader.number()? == Kind::UnderlaySocket.number();
+        && reader.number()? == UNDERLAY_SOCKET;
     let (id, ip) = (reader.long().filter(|_| is_one)?, reader.ip()?);
     let presence = match reader.number()? {
         0 => Presence::Present,

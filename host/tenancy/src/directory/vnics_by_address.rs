@@ -23,6 +23,11 @@ impl VnicsByAddress {
         }
     }
 
+    /// All addresses with vNICs that have them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (IpAddr, VnicId)> {
+        self.0.iter().copied()
+    }
+
     /// All vNICs that have an address.
     pub(crate) fn of(&self, address: IpAddr) -> impl Iterator<Item = VnicId> {
         let address = address.to_canonical();

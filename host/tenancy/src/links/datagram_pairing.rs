@@ -44,12 +44,11 @@ impl Pairing<'_> {
         }
         if m.dgid.is_multicast() {
             // Its end is no single peer, so no host is probed. Members of a group in a flat network
-            // may belong to any tenant.
+            // may belong to any tenant: each hears its own.
             let may = self.tenants.may_send(self.network, ours, m.sgid, (None, m.dgid));
-            let route = match self.tenants.may_be_in_groups(ours) {
-                true if !may => Route { why: PathReason::Denied, ..Route::nowhere() },
+            let route = match may {
                 true => Route::group(),
-                false => Route { why: PathReason::Group, ..Route::nowhere() },
+                false => Route { why: PathReason::Denied, ..Route::nowhere() },
             };
             return self.datagrams_by_engine(m, route, now);
         }

@@ -107,6 +107,13 @@ impl EngineLinks {
         self.groups_of(vnic).next().is_some()
     }
 
+    /// The vNICs with queue pairs that are attached to groups.
+    pub(super) fn in_groups(&self) -> impl Iterator<Item = VnicId> {
+        let mut last = None;
+        let all = self.groups.iter().map(|(vnic, ..)| *vnic);
+        all.filter(move |vnic| last.replace(*vnic) != Some(*vnic))
+    }
+
     /// The links by which queue pairs of a vNIC are attached to groups.
     pub(super) fn attached(&self, vnic: VnicId) -> impl Iterator<Item = &EngineLink> {
         let (least, most) = (Qpn(0), Qpn(u32::MAX));

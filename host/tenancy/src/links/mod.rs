@@ -51,7 +51,7 @@ use direct_link_table::DirectLinks;
 use doorbell_assignment::Bells;
 use engine_link::EngineLink;
 use engine_link_table::EngineLinks;
-use omniverb_terms::{Gid, Operations, Qpn};
+use omniverb_terms::{Gid, Operations, Qpn, VnicId};
 use reachability_table::Consents;
 use socket_relations::Relations;
 
@@ -81,6 +81,11 @@ impl Links {
     /// There is one to the engine for a peer of this number.
     pub(crate) fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool {
         self.engine.to(qpn, peer).next().is_some()
+    }
+
+    /// The vNICs with queue pairs that are attached to groups.
+    pub(crate) fn in_groups(&self) -> impl Iterator<Item = VnicId> {
+        self.engine.in_groups()
     }
 
     /// A direct link.

@@ -2,7 +2,9 @@
 //!
 //! Packets to a group come by a link to the engine, whose far end has a number that no packet can
 //! have. In a virtual network they come from vNICs of the same tenant alone, and the daemon copies
-//! them (`host/engine/src/network/underlay_relay.rs`). A flat vNIC of a named tenant is in none.
+//! them (`host/engine/src/network/underlay_relay.rs`). In a flat network anything can send to a
+//! group: the engine hears only senders that belong to the vNIC's tenant, by their addresses
+//! (`host/engine/src/network/group_senders.rs`).
 //!
 //! So an attachment is a row like any other link: charged, shown, and gone with its queue pair. The
 //! daemon is in the group at the vNIC's own sockets as long as there is one
@@ -32,9 +34,6 @@ impl Linker<'_> {
             return Err(Errno::EINVAL);
         }
         let vnic = qp.vnic();
-        if !self.tenants.may_be_in_groups(vnic) {
-            return Err(Errno::EOPNOTSUPP);
-        }
         // Addresses and interfaces may be others than a moment ago.
         if self.tenants.is_table_old(self.context, id, now) {
             return Err(Errno::EADDRNOTAVAIL);

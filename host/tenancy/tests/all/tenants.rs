@@ -9,7 +9,7 @@ use omniverb_session::body::*;
 use omniverb_session::cm::event;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Adoption, PathReason, Policy, RelationRefusal, TenantId};
-use omniverb_terms::{Errno, Gid, Qpn, Service};
+use omniverb_terms::{Gid, Qpn, Service};
 
 const BLUE: TenantId = TenantId(1);
 const RED: TenantId = TenantId(2);
@@ -115,7 +115,37 @@ fn sockets_of_two_tenants_share_no_memory() {
 }
 
 #[test]
-fn only_the_default_tenant_has_groups() {
+fn the_addresses_of_tenants_are_known_and_their_changes_are_counted() {
+    let mut bench = three([BLUE, BLUE, RED]);
+    let owners = |bench: &Bench| bench.tenancy.tenants_by_address().unwrap();
+    let of = |bench: &Bench, number| owners(bench).get(&ip(number)).cloned().unwrap_or_default();
+    if !OPAQUE_NAMES {
+        assert_eq!([1, 2, 3].map(|n| of(&bench, n)), [BLUE, BLUE, RED].map(|t| [t].into()));
+    }
+    let mut changes = bench.tenancy.owner_changes();
+    let mut has_changed = |bench: &Bench| {
+        let now = bench.tenancy.owner_changes();
+        std::mem::replace(&mut changes, now) != now
+    };
+    assert!(!has_changed(&bench));
+    bench.introduce(NOBODY, 1);
+    put(&mut bench, NOBODY, RED);
+    bench.tenancy.see_addresses(vnic(NOBODY), vec![ip(NOBODY)]);
+    assert!(has_changed(&bench) && of(&bench, NOBODY) == [RED].into());
+    bench.tenancy.see_addresses(vnic(NOBODY), vec![ip(NOBODY)]);
+    assert!(!has_changed(&bench), "the same");
+    put(&mut bench, NOBODY, BLUE);
+    assert!(has_changed(&bench) && of(&bench, NOBODY) == [BLUE].into());
+    bench.end(1);
+    assert!(has_changed(&bench) && of(&bench, 1).is_empty(), "it has no processes any more");
+    for number in [1, 2, 3, NOBODY] {
+        put(&mut bench, number, TenantId::default());
+    }
+    assert_eq!(bench.tenancy.tenants_by_address(), None, "there is one tenant");
+}
+
+#[test]
+fn vnics_of_any_tenant_are_in_groups_until_they_leave_it() {
     let mut bench = three([TenantId::default(), BLUE, BLUE]);
     let gid = Gid::from("239.1.1.1".parse::<std::net::IpAddr>().unwrap());
     let mut attach = |session| {
@@ -125,7 +155,10 @@ fn only_the_default_tenant_has_groups() {
     if !OPAQUE_NAMES {
         assert!(matches!(attach(1), Some(Message::GroupAttached(_))));
     }
-    assert_eq!(errno(attach(2)), Errno::EOPNOTSUPP);
+    if !OPAQUE_NAMES {
+        assert!(matches!(attach(2), Some(Message::GroupAttached(_))));
+        assert_eq!(bench.tenancy.in_flat_groups(), [1, 2].map(vnic));
+    }
     put(&mut bench, 1, RED);
     assert!(paths(&bench, 1).is_empty());
 }

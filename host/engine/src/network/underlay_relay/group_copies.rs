@@ -18,9 +18,9 @@ const HOST_COPIES: Rate = Rate { per_second: 200_000, at_once: 4096 };
 
 /// Budget: copies in plain from other hosts that are looked at. Each costs a look at the virtual
 /// networks that have the group, before it is known whether it is of one.
-const ARRIVALS: Rate = Rate { per_second: 200_000, at_once: 4096 };
+const PLAIN_COPIES: Rate = Rate { per_second: 200_000, at_once: 4096 };
 /// Budget: of those, of one address.
-const ARRIVALS_OF_ONE: Rate = Rate { per_second: 50_000, at_once: 2048 };
+const PLAIN_COPIES_OF_ONE: Rate = Rate { per_second: 50_000, at_once: 2048 };
 
 /// What a virtual network has used of its budgets.
 struct NetworkCopies {
@@ -38,7 +38,7 @@ pub(super) struct GroupCopies {
 
 impl GroupCopies {
     pub(super) fn new(now: u64) -> GroupCopies {
-        let arrivals = Shares::new(ARRIVALS, ARRIVALS_OF_ONE, now);
+        let arrivals = Shares::new(PLAIN_COPIES, PLAIN_COPIES_OF_ONE, now);
         GroupCopies { networks: BTreeMap::new(), arrivals }
     }
 
@@ -125,7 +125,7 @@ mod tests {
             looked_at += (0..1000).filter(|_| copies.may_arrive(flood, now)).count();
             of_other += (0..10).filter(|_| copies.may_arrive(other, now)).count();
         }
-        let most = (ARRIVALS.per_second + ARRIVALS.at_once) as usize;
+        let most = (PLAIN_COPIES.per_second + PLAIN_COPIES.at_once) as usize;
         assert!(looked_at <= most, "{looked_at}");
         assert_eq!(of_other, 10_000);
     }

@@ -35,6 +35,11 @@ impl State {
                     vnic.places = Some(places);
                 }
             }
+            Command::SetGroupSenders { vnic, senders } => {
+                if let Some(vnic) = self.vnics.get_mut(vnic) {
+                    vnic.group_senders = senders;
+                }
+            }
             Command::Attach(attach) => self.attach(&attach),
             Command::Refuse { vnic, qpn, peer_qpn, refused } => {
                 self.refuse(vnic, (qpn, peer_qpn), refused);

@@ -139,7 +139,10 @@ impl State {
                 Some((gid, source)) => (IpAddr::from(gid.bytes()), source),
                 None => return,
             },
-            None => (checked.from, deth.source()),
+            None => match &home.group_senders {
+                Some((tenant, all)) if !all.hears(*tenant, checked.from) => return,
+                _ => (checked.from, deth.source()),
+            },
         };
         let members = self.links.attached(vnic, *local);
         let group = if home.places.is_some() { group_of_programs(*local) } else { *local };
