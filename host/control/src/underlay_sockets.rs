@@ -7,9 +7,11 @@
 
 use omniverb_netns::{Presence, UnderlaySocket};
 use omniverb_sys::netns::{Namespace, NetnsIdentity};
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// What has become of the socket of an address.
@@ -77,7 +79,9 @@ impl UnderlaySockets {
     /// `ENOENT` and the like: there is none at the path, or it may not be looked at.
     pub(crate) fn namespace(&self) -> io::Result<Namespace> {
         let Some(path) = &self.path else { return Namespace::current() };
-        let file = std::fs::File::open(path)?;
+        // A pipe would have us wait.
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let file = std::fs::File::options().read(true).custom_flags(nonblocking).open(path)?;
         let namespace = Namespace::received(file.into())?;
         // Any other file is none, on whatever file system it is.
         match namespace.identity().device == Namespace::current()?.identity().device {

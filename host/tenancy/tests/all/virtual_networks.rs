@@ -360,6 +360,8 @@ fn a_queue_pair_is_in_groups_of_its_tenant_until_its_vnic_leaves_it() {
     let actions = bench.tenancy.set_place(vnic(1), None);
     bench.carry_out(actions);
     assert_eq!(detached(&bench), [attached[0]]);
-    // Flat, in a named tenant: in none.
-    assert!(matches!(attach(&mut bench, 1, attached[0].0, group), Some(Message::Failed(_))));
+    // Flat: by the network of its namespace.
+    let again = attach(&mut bench, 1, attached[0].0, group);
+    assert!(matches!(again, Some(Message::GroupAttached(_))), "{again:?}");
+    assert_eq!(bench.tenancy.in_flat_groups(), [vnic(1)]);
 }

@@ -74,6 +74,7 @@ fn a_container_has_the_address_of_its_interface_in_its_tenants_network() {
     assert_eq!(hear(&mut all, 4, &["10.0.0.4"], true).as_deref(), Some("10.0.0.4"));
     // What operators change is not refused for the sake of containers, and comes before them.
     change(&mut all, "create", "vnic", "later", json!({ "tenant": "red", "address": "10.0.0.4" }));
+    all.policy(VnicId(4), &Place { name: "vnic-4-abcd", alias: None, inode: None });
     assert!(all.place(VnicId(4)).is_none() && all.lacks_place(VnicId(4)));
     assert_eq!(all.places.place("later").unwrap().1.virtual_ip.to_string(), "10.0.0.4");
 }
