@@ -1,5 +1,5 @@
-/* Imports of those who are not what they seem: files that are no contexts, owners and importers
- * that say anything. */
+/* ibv_import_device, _mr and _dm by programs and of owners that are hostile: files that are no
+ * contexts, owners and importers that say anything, or stop. */
 #include "importer_process.h"
 
 #include <sys/epoll.h>

@@ -27,7 +27,7 @@ mod socket_functions;
 mod symbol_probe;
 mod symbol_tables;
 mod tidy;
-mod unnamed_booleans;
+mod unclear_bool_names;
 mod verbs_matrix;
 
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use crate::run_program::{output, root};
 use crate::symbol_tables::Table;
 use crate::{
     budgets, document_checks, document_links, document_numbers, documented_messages,
-    empty_doc_comments, folder_readme_contract, libraries, readme_verbs, unnamed_booleans,
+    empty_doc_comments, folder_readme_contract, libraries, readme_verbs, unclear_bool_names,
 };
 
 const WARN_LINES: usize = 400;
@@ -44,7 +44,7 @@ pub(crate) fn run() -> Result<()> {
         // Neither deleted files nor pictures are text.
         let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
         check_file(name, &text, &mut faults, &mut warnings);
-        unnamed_booleans::faults(name, &text, &mut faults)?;
+        unclear_bool_names::faults(name, &text, &mut faults)?;
     }
     folder_readme_contract::check(&names, &Layers::read()?, &mut faults)?;
     check_documents(&names, &mut faults)?;

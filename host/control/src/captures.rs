@@ -4,7 +4,7 @@
 use crate::engine::{PacketQueue, Recorder, Summary};
 use crate::link_memory::{Memory, Source};
 use crate::vnic_references::Hold;
-use omniverb_link::operation_trace::TRACE_BYTES;
+use omniverb_link::captured_operations_ring::TRACE_BYTES;
 use omniverb_sys::Access;
 use omniverb_tenancy::{SessionId, TracedEnd, VnicId};
 use omniverb_terms::{Errno, Qpn};

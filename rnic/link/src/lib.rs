@@ -5,11 +5,11 @@
 //! an [`Endpoint`] cannot tell.
 #![forbid(unsafe_code)]
 
+pub mod captured_operations_ring;
 mod credits;
 pub mod endpoint;
 pub mod granted_page_use;
 pub mod layout;
-pub mod operation_trace;
 pub mod page_grant_pacing;
 pub mod payload_source;
 mod peer_wakeup;
@@ -18,11 +18,11 @@ pub mod qp_attributes;
 pub mod record;
 mod request_ring_peek;
 
+pub use captured_operations_ring::{Trace, TraceReader, Tracer};
 pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts, ResponseOutcome};
 pub use granted_page_use::PeerPageAccess;
 pub use omniverb_ring::Broken;
-pub use operation_trace::{Trace, TraceReader, Tracer};
 pub use payload_source::{Source, UnfilledRecord};
 pub use record::{Nak, Request, Response};
 pub use request_ring_peek::PeekedRequest;

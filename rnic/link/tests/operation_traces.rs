@@ -1,7 +1,7 @@
 //! Tests what a process traces through its ring while packets are captured.
 
 use omniverb_link::Broken;
-use omniverb_link::operation_trace::{
+use omniverb_link::captured_operations_ring::{
     Key, Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer,
 };
 use omniverb_ring::shared_atomics::Ordering;

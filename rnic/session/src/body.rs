@@ -357,8 +357,8 @@ bodies! {
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }
     /// Event: somebody captures packets of links that this process has an end of. Descriptor: the
-    /// file of the memory to write traces into (`rnic/link/src/operation_trace.rs`), instead of any
-    /// before.
+    /// file of the memory to write traces into (`rnic/link/src/captured_operations_ring.rs`),
+    /// instead of any before.
     TraceBegin { memory: Extent }
     /// Event: what this queue pair requests of that peer is to be written into the trace.
     TraceLink {

@@ -9,7 +9,7 @@ use omniverb_connection::descriptors::Why;
 
 use crate::descriptor_tables;
 use crate::errno::keeping_errno;
-use crate::process_exit::End;
+use crate::holder_count_at_exit::End;
 use crate::user_memory::{UserFile, UserPtr};
 use crate::{
     carry, fallback_ledger, fork_refcount, light, symbol_lookup, syscall_scan,

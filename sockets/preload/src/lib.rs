@@ -22,7 +22,7 @@
 //! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
 //! * `memory_owner` tells this process from a child of `vfork`, which runs in the same memory.
 //! * `fork_refcount` counts the processes that share a socket by `fork`, in `count_slots`;
-//!   `process_exit` decides when an ending process stops counting.
+//!   `holder_count_at_exit` decides when an ending process stops counting.
 //! * `syscall_scan` finds system calls among the program's own instructions, which no hook sees.
 //! * `symbol_lookup` finds the next library's functions, which `native` calls; `library_fds` keeps
 //!   the library's own descriptors.
@@ -53,6 +53,7 @@ mod epoll_members;
 mod errno;
 pub mod fallback_ledger;
 mod fork_refcount;
+mod holder_count_at_exit;
 mod introspection;
 pub mod io_hooks;
 mod iovecs;
@@ -65,7 +66,6 @@ mod next_library;
 mod nontemporal;
 mod observed_socket_marks;
 mod process_count_slots;
-mod process_exit;
 mod readiness;
 mod running_call_counts;
 mod scm_rights;

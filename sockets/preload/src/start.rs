@@ -1,6 +1,6 @@
 //! Starts the library when it is loaded, and stops it when the process exits.
 
-use crate::process_exit::End;
+use crate::holder_count_at_exit::End;
 use crate::{symbol_lookup, transports_lifecycle, vfork_check};
 
 /// The entry points have the loader call this. Other libraries' constructors may have been earlier.

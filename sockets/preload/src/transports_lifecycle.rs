@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::process_exit::End;
+use crate::holder_count_at_exit::End;
 use crate::{carry, light, usage_report, vfork_check};
 
 /// Starts what `OMNIVERB_SOCKETS` asks for, before the program's `main`.

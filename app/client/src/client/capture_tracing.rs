@@ -5,7 +5,7 @@ use crate::messages_with_files::MessageWithFiles;
 use crate::queue_pair_records::QueuePairs;
 use crate::trace_ring::TraceRing;
 use omniverb_link::Tracer;
-use omniverb_link::operation_trace::TRACE_BYTES;
+use omniverb_link::captured_operations_ring::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
 
 impl TraceRing {

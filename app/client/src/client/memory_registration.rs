@@ -1,5 +1,5 @@
 //! Memory keys: registration and revocation. How pages come to be granted is in
-//! `page_adoption`.
+//! `adopt_and_withdraw_pages`.
 
 use super::Client;
 use crate::daemon_caller_trait::DaemonCaller;

@@ -2,6 +2,7 @@
 //!
 //! The parts are objects of their own, each in a file beside this folder; what joins them is here.
 
+mod adopt_and_withdraw_pages;
 mod capture_tracing;
 mod daemon_events;
 mod device_sharing;
@@ -12,7 +13,6 @@ mod multicast_attach_calls;
 mod multicast_group_requests;
 mod open_shared_qp;
 mod own_pages;
-mod page_adoption;
 mod page_revocation_requests;
 mod pages_granted_to_peers;
 mod peer_mapping_requests;

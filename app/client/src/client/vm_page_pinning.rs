@@ -5,7 +5,7 @@
 //! takes a copy of; it says where they are. They are the process's own memory all the time: so when
 //! they are taken back, the engine has left them before any process is told so.
 
-use super::page_adoption::{GrantRefusal, check_may_lend, has_room};
+use super::adopt_and_withdraw_pages::{GrantRefusal, check_may_lend, has_room};
 use super::pages_granted_to_peers::GrantedPages;
 use crate::region_extents_by_rkey::{Key, OtherKeysBytes};
 use omniverb_device::Qp;

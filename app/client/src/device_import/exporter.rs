@@ -6,7 +6,7 @@
 
 use super::concurrent_destroy_limit::DestroyLimit;
 use super::exported_pages::{ExportedPages, ImportKey, around};
-use super::page_move_time_budget::{MoveBudget, ProcessMoveTime, timed};
+use super::importer_move_rate_limit::{MoveBudget, ProcessMoveTime, timed};
 use super::peer_socket_thread::{PeerSocket, PeerSocketThread};
 use super::unsent_messages::Outbox;
 use crate::signal_free_thread::spawn_quietly;

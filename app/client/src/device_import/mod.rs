@@ -3,7 +3,7 @@
 //! The two talk over sockets of their own, and the daemon has no part in it: the command file of a
 //! context is one end of a pair of sockets, and a holder of a duplicate of it can ask at the other.
 //! `exporter.rs`: the process that opened the device answers; `exported_pages.rs`: the pages of its
-//! regions that importers have mapped, `page_move_time_budget.rs`: how much time that may take;
+//! regions that importers have mapped, `importer_move_rate_limit.rs`: how much time that may take;
 //! `concurrent_destroy_limit.rs`: how many destroy something. `importer.rs`: the process that
 //! imports asks, by way of `connection_to_exporter.rs`; `imported_memory.rs`: what it has then.
 //! `unsent_messages.rs`: what either says when there is room. `peer_socket_thread.rs`: the thread
@@ -15,7 +15,7 @@ mod exported_pages;
 mod exporter;
 mod imported_memory;
 mod importer;
-mod page_move_time_budget;
+mod importer_move_rate_limit;
 mod peer_socket_thread;
 #[cfg(test)]
 mod tests;

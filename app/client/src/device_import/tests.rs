@@ -1,7 +1,7 @@
 //! Tests imports with more than one importer, or connection.
 
 use super::exporter::{ExportListener, ExportedObjects, Exporter, Importer, PageOwner};
-use super::page_move_time_budget::{now, pass};
+use super::importer_move_rate_limit::{now, pass};
 use super::peer_socket_thread::PeerSocketThread;
 use crate::testing::hostile_importer::Ready;
 use omniverb_device::Region;

@@ -371,7 +371,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             .into()
         }
         10 => {
-            let memory = extent(bytes, omniverb_link::operation_trace::TRACE_BYTES as u64);
+            let memory = extent(bytes, omniverb_link::captured_operations_ring::TRACE_BYTES as u64);
             files.extend(file(bytes, memory));
             TraceBegin { memory }.into()
         }

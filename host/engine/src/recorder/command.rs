@@ -3,7 +3,7 @@
 use super::packet_queue::PacketQueue;
 use super::packets_of_traces::TracedEnd;
 use omniverb_link::TraceReader;
-use omniverb_link::operation_trace::KEEP_MAX;
+use omniverb_link::captured_operations_ring::KEEP_MAX;
 use omniverb_ring::Window;
 use omniverb_terms::{Errno, Qpn, VnicId};
 use std::os::fd::OwnedFd;

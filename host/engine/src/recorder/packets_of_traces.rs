@@ -6,7 +6,9 @@
 #[cfg(test)]
 mod tests;
 
-use omniverb_link::operation_trace::{ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READY, PIECE, Trace};
+use omniverb_link::captured_operations_ring::{
+    ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READY, PIECE, Trace,
+};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{

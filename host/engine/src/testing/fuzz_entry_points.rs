@@ -253,7 +253,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
 pub fn trace(bytes: &[u8]) {
     use crate::recorder::packets_of_traces::{TracedEnd, rebuild};
     use omniverb_link::TraceReader;
-    use omniverb_link::operation_trace::{PIECE, TRACE_BYTES};
+    use omniverb_link::captured_operations_ring::{PIECE, TRACE_BYTES};
     const PAGE: usize = 4096;
     let memory = Window::private(TRACE_BYTES);
     UserMemory::lend(bytes, |bytes| memory.fill(PAGE, bytes.first(TRACE_BYTES - PAGE)));

@@ -12,7 +12,7 @@ use omniverb_device::granted_peer_pages::Grant;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, Domain, Peer, Qp, Region, Sge, Srq, access, status};
-use omniverb_link::operation_trace::TRACE_BYTES;
+use omniverb_link::captured_operations_ring::TRACE_BYTES;
 use omniverb_link::record::FIRST;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::shared_atomics::Ordering;

@@ -9,7 +9,9 @@ use omniverb_device::FarEnd;
 use omniverb_device::granted_peer_pages::Grant;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Qp, access, status};
-use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace};
+use omniverb_link::captured_operations_ring::{
+    ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace,
+};
 use omniverb_link::record::IMMEDIATE;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;

@@ -10,7 +10,7 @@ use crate::work_request_helpers::{Work, remote};
 use omniverb_device::granted_peer_pages::{Denial, Grant};
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, status, wc_flags};
-use omniverb_link::operation_trace::TRACE_BYTES;
+use omniverb_link::captured_operations_ring::TRACE_BYTES;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
 use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};

@@ -99,7 +99,8 @@ use crate::kernel_socket;
 use crate::process_count_slots::{self, Release};
 use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
-    call_effects, fallback_ledger, fork_refcount, process_exit, running_call_counts, vfork_check,
+    call_effects, fallback_ledger, fork_refcount, holder_count_at_exit, running_call_counts,
+    vfork_check,
 };
 use crate::{descriptor_tables, tsc_clock};
 
@@ -126,10 +127,10 @@ pub(crate) fn begin(socket: Option<&CStr>) -> bool {
 }
 
 /// Ends all links of a process that is about to end.
-pub(crate) fn finish(end: process_exit::End) {
+pub(crate) fn finish(end: holder_count_at_exit::End) {
     if links::is_on() {
         kernel_fallback::finish();
-        process_exit::ends(end);
+        holder_count_at_exit::ends(end);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests that traces become the packets they stand for, and no others.
 
 use super::{TracedEnd, rebuild};
-use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
+use omniverb_link::captured_operations_ring::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
 use omniverb_wire::{IcrcFlow, IcrcVerdict, Operation, Packet, PacketPosition, Syndrome};

@@ -4,7 +4,7 @@ use super::*;
 use crate::recorder::packet_queue::{CaptureRoom, PacketQueue};
 use crate::recorder::packets_of_traces::TracedEnd;
 use omniverb_link::Tracer;
-use omniverb_link::operation_trace::{KEEP_MAX, Kind, TRACE_BYTES};
+use omniverb_link::captured_operations_ring::{KEEP_MAX, Kind, TRACE_BYTES};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, Service};
 use std::os::fd::OwnedFd;

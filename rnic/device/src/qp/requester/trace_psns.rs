@@ -2,7 +2,7 @@
 
 use super::request_state::TraceNumbers;
 use crate::scatter_gather::pieces;
-use omniverb_link::operation_trace::{ACKNOWLEDGED, NOT_READY, PIECE};
+use omniverb_link::captured_operations_ring::{ACKNOWLEDGED, NOT_READY, PIECE};
 use omniverb_link::{Trace, Tracer};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Psn;

@@ -124,7 +124,7 @@ fn traces_go_to_one_file() {
     let _turn = lock(&TURN);
     let process = Process::new().unwrap();
     process.client.listen();
-    let bytes = omniverb_link::operation_trace::TRACE_BYTES as u64;
+    let bytes = omniverb_link::captured_operations_ring::TRACE_BYTES as u64;
     let begin = TraceBegin { memory: Extent { offset: 0, length: bytes } };
     for count in COUNTS {
         delivers(&process, begin, some(count, bytes));

@@ -1,4 +1,4 @@
-//! Finds boolean values where a reader cannot see what `true` means.
+//! Finds declared fields and parameters of type `bool` whose names do not say what `true` means.
 //!
 //! A field that others see and that has to be explained is an enum, whose values explain
 //! themselves, or is called so that its name is the whole explanation (`is_ready`, `may_wait`). A

@@ -1,4 +1,4 @@
-//! Parts of this process's regions that are moved onto files, where peers can map them.
+//! Moves pages of this process onto files when a peer asks to map them, and takes them back.
 //!
 //! The daemon makes a file and says which pages are to go onto it. The owner decides how much of a
 //! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
