@@ -2,9 +2,9 @@
 //!
 //! In: copies of packets that the engine sends and receives ([`packet_queue`]); traces of direct
 //! links from processes (rings of `omniverb_link::captured_operations_ring`), which
-//! [`packets_of_traces`] turns into the packets that they stand for. Out: one file for each captured vNIC, in the order
-//! of time, and counts of lost packets. Without captures it does no work. No thread waits for this
-//! one: a writer that finds no room counts the loss and goes on.
+//! [`packets_of_traces`] turns into the packets that they stand for. Out: one file for each
+//! captured vNIC, in the order of time, and counts of lost packets. Without captures it does no
+//! work. No thread waits for this one: a writer that finds no room counts the loss and goes on.
 
 mod capture_file;
 mod command;
