@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import types
 
 from harness import client_server, process, roce_packets
@@ -306,6 +307,12 @@ def _forged(scene):
     for source in (gold, silver):
         _has(b, source)
     process.until(lambda: not b.daemon.left(), 20, "no program on the sender's host")
+    # As long as it runs, no other process there has the port.
+    b.daemon.kill()
+    time.sleep(1)
+    for source in (gold, silver):
+        with contextlib.suppress(Failure):
+            b.switch.ip("address", "add", f"{source}/32", "dev", "bridge")
     numbers = {name: one["qpn_offset"] for name, one in shown.items()}
     order = {"to": _POLICIES["gold"][1][0], "number": numbers["gold1"],
              "gids": [shown[name]["gid"] for name in ("gold2", "gold1")],
@@ -328,6 +335,10 @@ def _forged(scene):
             check(said.strip() == str(answered), f"{source}:{port} as {sender}: {said}")
     finally:
         process.end(waiting)
+        for source in (gold, silver):
+            with contextlib.suppress(Failure):
+                b.switch.ip("address", "delete", f"{source}/32", "dev", "bridge")
+        b.daemon.start()
 
 
 def _request(order):
