@@ -184,6 +184,9 @@ pub fn adopt_onto(
         extent.empty().map_err(system)?;
     }
     let Extent { mut file, offset, .. } = extent;
+    if kind == Kind::File && !memfd::is_permitted(offset.saturating_add(length as u64)) {
+        return Err(AdoptError::NotPermitted);
+    }
     if omniverb_sys::clock::page_bytes() != PAGE_BYTES {
         return Err(AdoptError::NotPermitted);
     }

@@ -11,6 +11,7 @@ use rustix::fs::{
     memfd_create,
 };
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -51,8 +52,18 @@ pub fn unsealed(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
         Err(Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,
     };
+    if !is_permitted(bytes) {
+        return Err(Errno::FBIG);
+    }
     ftruncate(&file, bytes)?;
     Ok(file)
+}
+
+/// Whether this process may write to files up to so many bytes (`RLIMIT_FSIZE`). Beyond that the
+/// kernel sends a signal (SIGXFSZ), which ends most programs.
+#[must_use]
+pub fn is_permitted(bytes: u64) -> bool {
+    getrlimit(Resource::Fsize).current.is_none_or(|most| bytes <= most)
 }
 
 /// Forbids any new writable mapping and any `write`; mappings that exist stay writable. Final.

@@ -18,7 +18,6 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use omniverb_ring::{UserMemory, Window};
 use rustix::mm::{Advice, madvise};
-use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const PAGE: usize = 4096;
@@ -160,10 +159,6 @@ fn make() -> Option<&'static StagingFile> {
     // SAFETY: a page of our own, of which a child is to see zeros.
     unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.ok()?;
     let length = (SLOTS * SLOT) as u64;
-    // Beyond the limit there is a signal.
-    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < OFFSET + length) {
-        return None;
-    }
     let mut file = memfd::create("omniverb-copies", OFFSET + length).ok()?;
     if file.as_raw_fd() <= libc::STDERR_FILENO {
         // Not where a program prints to that closed its standard streams.

@@ -112,6 +112,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("protection_holds", program_memory_policies::protection_holds),
     scenario("released_file_is_empty", rlimits::released_file_is_empty),
     scenario("released_without_address_space", rlimits::without_address_space),
+    scenario("refused_where_files_are_limited", rlimits::refused_where_files_are_limited),
     scenario("refusals", immovable_pages::refusals),
     scenario("refused_arranged", immovable_pages::arranged),
     scenario("guards_stay", immovable_pages::guards_stay),

@@ -4,8 +4,10 @@
 
 use crate::raw_syscall_helpers::{Memory, PAGE, pipe, reap_status, start_child};
 use crate::{Outcome, take};
-use omniverb_adopt::{Access, AdoptError, AdoptedPages, ReleaseError, Strategy, adopt};
+use omniverb_adopt::{Access, AdoptError, AdoptedPages, ReleaseError, Strategy, adopt, adopt_onto};
+use omniverb_sys::{Extent, memfd};
 use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,6 +80,22 @@ pub fn released_file_is_empty() -> Outcome {
     check(memory);
     go_on.write_all(&[0]).unwrap();
     assert_eq!(reap_status(peer), 0);
+    Ok(())
+}
+
+/// The program limits the size of its files, and is not killed for those that it knows nothing of.
+pub fn refused_where_files_are_limited() -> Outcome {
+    let memory = filled();
+    let whole = || memfd::create_sealable("test", BYTES as u64).unwrap();
+    let (file, start) = (Extent::new(whole(), 0, BYTES as u64), memory.address);
+    limit(Resource::Fsize, Some(BYTES as u64 - 1));
+    let own = adopt(start, BYTES, Access::ReadWrite).err();
+    let onto = adopt_onto(file, start, Access::ReadWrite, &Strategy::EXACT).err();
+    assert_eq!(own, Some(AdoptError::System(Errno::FBIG)));
+    assert_eq!(onto, Some(AdoptError::NotPermitted));
+    limit(Resource::Fsize, Some(BYTES as u64));
+    crate::give_back(take(memory, Access::ReadWrite, Strategy::Stop), &Strategy::ALL);
+    check(memory);
     Ok(())
 }
 
