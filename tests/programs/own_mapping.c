@@ -4,6 +4,8 @@
  * trusted with more than the region's flags. */
 #include "common.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -177,6 +179,53 @@ TEST(writes_arrive_whatever_the_owner_does)
     char *expected = malloc(BYTES);
     fill(expected, BYTES, word);
     same(memcmp(page + PAGE, expected + 9 * PAGE, BYTES - 9 * PAGE), 0);
+}
+
+struct forker {
+    _Atomic int stop, forks;
+};
+
+static void *fork_all_the_time(void *context)
+{
+    struct forker *forker = context;
+    int status;
+    while (!forker->stop) {
+        pid_t child = fork();
+        check(child >= 0, "fork: %m");
+        if (child == 0)
+            _exit(0);
+        check(waitpid(child, &status, 0) == child && status == 0, "the child failed");
+        forker->forks++;
+        sleep_ms(1);
+    }
+    return NULL;
+}
+
+/* Pages move there and back at any moment of a WRITE: none is lost, whichever way it took. */
+TEST(writes_arrive_while_another_thread_forks)
+{
+    pid_t child;
+    int socket = spawn(peer, &child), owned = 0;
+    struct device d;
+    struct forker forker = {0};
+    pthread_t thread;
+    char *memory = map();
+    struct ibv_mr *mr = begin(&d, socket, memory);
+    check(!pthread_create(&thread, NULL, fork_all_the_time, &forker), "no thread");
+    for (uint64_t word = 5; word < 2000 || (forker.forks < 50 && word < 20000); word++) {
+        order(socket, word, 0, BYTES);
+        check(unfilled(memory, BYTES, word) < 0, "a WRITE was lost");
+        fill(memory, BYTES, ~word);
+        check(unfilled(memory, BYTES, ~word) < 0, "a store was lost");
+        owned += word % 16 == 0 && mapped(memory, true);
+    }
+    forker.stop = 1;
+    check(!pthread_join(thread, NULL), "pthread_join");
+    printf("%d forks, %d times with a mapping of our own\n", forker.forks, owned);
+    order(socket, 0, 0, 0);
+    reap(child);
+    same(ibv_dereg_mr(mr), 0);
+    check(!is_moved(memory), "pages on a file");
 }
 
 /* What the environment says holds for these moves, too. */
