@@ -164,6 +164,35 @@ impl Keys {
         }
     }
 
+    /// Moves whole pages of a region onto a file of this process's own, and begins the region's own
+    /// mapping. To be called while pages are [moved](Self::move_pages). That takes as long as there
+    /// is to copy, and the keys are not locked.
+    ///
+    /// # Errors
+    /// errno; `stay` has ended.
+    pub(crate) fn adopt_own(&self, region: &Arc<Region>, stay: RevokerStay) -> Result<(), Errno> {
+        let memory = region.memory;
+        let pages = omniverb_adopt::adopt(memory.address(), memory.len(), Access::ReadWrite)
+            .map_err(|error| crate::errno_conversion::from_raw(error.errno()))?;
+        let file = omniverb_sys::Extent::new(pages.memfd(), 0, pages.page_length() as u64);
+        let window = file.map(Access::ReadWrite).map_err(|error| memory_from_daemon::errno(&error));
+        let start = pages.page_start();
+        let extent = Extent::own(pages, region.clone(), stay);
+        match window {
+            Ok(window) => {
+                region.own.begin(start, window);
+                self.put_back(region.rkey, extent);
+                Ok(())
+            }
+            Err(errno) => {
+                if let Err((extent, _)) = extent.release(AdoptedPages::release) {
+                    self.put_back(region.rkey, extent);
+                }
+                Err(errno)
+            }
+        }
+    }
+
     /// Whether a key has extents.
     pub(crate) fn has_extents(&self, rkey: Rkey) -> bool {
         lock(&self.list).get(&rkey).is_some_and(|key| !key.adopted.is_empty())
@@ -209,6 +238,11 @@ fn why_not_pinned(error: &std::io::Error) -> Errno {
 }
 
 impl Key {
+    /// The region that it names, to be used while the keys are not locked.
+    pub(crate) fn shared_region(&self) -> Arc<Region> {
+        self.region.clone()
+    }
+
     /// The region that it names.
     pub(crate) fn region(&self) -> &Region {
         &self.region
@@ -224,9 +258,10 @@ impl Key {
         self.lent_by.insert(qpn);
     }
 
-    /// Whether it has this very extent.
-    pub(crate) fn has_extent(&self, (start, length): (usize, usize)) -> bool {
-        self.adopted.iter().any(|extent| (extent.start(), extent.length()) == (start, length))
+    /// Whether it has this very extent, where the daemon knows of it.
+    pub(crate) fn has_extent(&self, place: (usize, usize)) -> bool {
+        let mut known = self.adopted.iter().filter(|extent| !extent.is_own());
+        known.any(|extent| (extent.start(), extent.length()) == place)
     }
 
     /// First page of an extent that lies in a range, wholly or partly.
@@ -264,32 +299,6 @@ impl Key {
     ) -> Result<(), Errno> {
         let pages = self.move_onto(onto, place)?;
         self.adopted.push(Extent::new(pages, piece, stay));
-        Ok(())
-    }
-
-    /// Moves whole pages of the region onto a file of this process's own, and begins the region's
-    /// own mapping.
-    ///
-    /// # Errors
-    /// errno; `stay` has ended.
-    pub(crate) fn adopt_own(&mut self, stay: RevokerStay) -> Result<(), Errno> {
-        let memory = self.region.memory;
-        let pages = omniverb_adopt::adopt(memory.address(), memory.len(), Access::ReadWrite)
-            .map_err(|error| crate::errno_conversion::from_raw(error.errno()))?;
-        let file = omniverb_sys::Extent::new(pages.memfd(), 0, pages.page_length() as u64);
-        let window = file.map(Access::ReadWrite).map_err(|error| memory_from_daemon::errno(&error));
-        let start = pages.page_start();
-        let extent = Extent::own(pages, self.region.clone(), stay);
-        match window {
-            Ok(window) => self.region.own.begin(start, window),
-            Err(errno) => {
-                if let Err((extent, _)) = extent.release(AdoptedPages::release) {
-                    self.adopted.push(extent);
-                }
-                return Err(errno);
-            }
-        }
-        self.adopted.push(extent);
         Ok(())
     }
 
@@ -348,24 +357,30 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page_revocation::{PageOwner, PageQuestion, PageRevocation};
     use omniverb_ring::UserMemory;
     use omniverb_terms::Lkey;
+    use std::sync::Weak;
+
+    fn region(rkey: Rkey, memory: UserMemory) -> Region {
+        Region {
+            lkey: Lkey(rkey.0),
+            rkey,
+            pd: 0,
+            access: page_rights::REMOTE_WRITE,
+            iova: memory.address() as u64,
+            memory,
+            moved: Default::default(),
+            own: Default::default(),
+            extras: Default::default(),
+        }
+    }
 
     #[test]
     fn pages_come_back_from_those_that_they_were_lent_by_only() {
         let keys = Keys::default();
         for rkey in [Rkey(1), Rkey(2)] {
-            keys.add(&Arc::new(Region {
-                lkey: Lkey(rkey.0),
-                rkey,
-                pd: 0,
-                access: 0,
-                iova: 0,
-                memory: UserMemory::EMPTY,
-                moved: Default::default(),
-                own: Default::default(),
-                extras: Default::default(),
-            }));
+            keys.add(&Arc::new(region(rkey, UserMemory::EMPTY)));
         }
         (1..=1000).for_each(|qpn| _ = keys.with(Rkey(2), |key, _| key.lend_by(Qpn(qpn))));
         (0..2).for_each(|_| _ = keys.with(Rkey(1), |key, _| key.lend_by(Qpn(7))));
@@ -373,6 +388,53 @@ mod tests {
         assert!(keys.forget_loans(Rkey(1)) && keys.forget_loans(Rkey(3)));
         assert!(keys.lent_by([Rkey(1)].into_iter()).is_empty());
         assert_eq!(keys.lent_by([Rkey(1), Rkey(2)].into_iter()).len(), 1000);
+    }
+
+    struct NoPageOwner;
+
+    impl PageOwner for NoPageOwner {
+        fn take_back(&self, _: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn answer(&self, _: PageQuestion) {}
+    }
+
+    /// The daemon asks whether an extent is there still that it made a file for: peers map that.
+    #[test]
+    fn pages_on_a_file_of_our_own_are_no_extent_that_the_daemon_knows() {
+        const PAGE: usize = 4096;
+        // Large enough to be a mapping of its own, where no other test's memory is.
+        let mut bytes = vec![1u8; 512 * PAGE];
+        let start = bytes.as_ptr().addr().next_multiple_of(PAGE);
+        let length = (bytes.as_ptr().addr() + bytes.len()) / PAGE * PAGE - start;
+        let (keys, rkey) = (Keys::default(), Rkey(1));
+        let memory = UserMemory::lend_mut(&mut bytes, |memory| memory);
+        let region = Arc::new(region(rkey, memory));
+        keys.add(&region);
+        let taking = Arc::new(PageRevocation::default());
+        let stay = || taking.stay(&Weak::<NoPageOwner>::new()).unwrap();
+        while let Err(errno) = keys.adopt_own(&region, stay()) {
+            // Another test's thread is busy; or this is forbidden here.
+            if errno != Errno::EBUSY {
+                return;
+            }
+        }
+        assert!(region.own.exists());
+        let granted = keys.with(rkey, |key, _| {
+            assert!(!key.has_extent((start, length)) && !key.is_unmoved());
+            assert_eq!(key.extent_within(start, start + 1), Some(start));
+            key.granted()
+        });
+        assert_eq!(granted, Some(length as u64));
+        for (_, mut extent) in keys.take_out_of(rkey) {
+            while let Err((held, errno)) = extent.release(AdoptedPages::release) {
+                assert_eq!(errno, Errno::EBUSY);
+                extent = held;
+            }
+        }
+        assert!(!region.own.exists());
+        assert!(std::hint::black_box(&bytes).iter().all(|byte| *byte == 1));
     }
 
     #[test]

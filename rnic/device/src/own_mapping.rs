@@ -5,7 +5,7 @@
 //! pinned pages. It is made when copies by the kernel have cost as much as moving the pages does.
 
 use omniverb_ring::{UserMemory, Window};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 /// Bytes of a copy that cost as much as the system call that makes it.
@@ -14,6 +14,8 @@ const CALL_BYTES: u64 = 1024;
 const COST_MIN: u64 = 64 << 10;
 /// A region is moved when a peer had this part of it copied.
 const PART: u64 = 4;
+/// How often in a row the cost doubles that a move has to be worth, since none was possible.
+const DOUBLINGS_MAX: u32 = 14;
 
 /// The mapping, and what copies without it have cost.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub struct OwnMapping {
     /// Locked by copies, for the time of one each: the end of the mapping waits for them.
     place: RwLock<Option<MappedPages>>,
     cost: AtomicU64,
+    /// How often in a row it could not be had for now.
+    failures: AtomicU32,
     /// It was asked for.
     is_settled: AtomicBool,
     /// It is not to be asked for any more.
@@ -52,6 +56,7 @@ impl OwnMapping {
     /// The pages from `start` on are what `window` shows, until this [ends](Self::end).
     pub fn begin(&self, start: usize, window: Window) {
         *self.write() = Some(MappedPages { start, window });
+        self.failures.store(0, Ordering::Relaxed);
     }
 
     /// No copy uses the mapping when this returns. It may be asked for anew.
@@ -61,6 +66,13 @@ impl OwnMapping {
         let is_closed = self.is_closed.load(Ordering::Relaxed);
         self.is_settled.store(is_closed, Ordering::Relaxed);
         drop(ended);
+    }
+
+    /// It cannot be had now: it is asked for anew when copies have cost twice as much as before.
+    /// Each attempt may have all threads stand still for a while.
+    pub fn put_off(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.end();
     }
 
     /// It is never asked for any more.
@@ -119,7 +131,9 @@ impl OwnMapping {
         }
         let cost = self.cost.load(Ordering::Relaxed) + bytes as u64 + CALL_BYTES;
         self.cost.store(cost, Ordering::Relaxed);
-        let pays = cost >= COST_MIN.max(region as u64 / PART);
+        let doublings = self.failures.load(Ordering::Relaxed).min(DOUBLINGS_MAX);
+        let worth = COST_MIN.max(region as u64 / PART).saturating_mul(1 << doublings);
+        let pays = cost >= worth;
         if pays {
             self.is_settled.store(true, Ordering::Relaxed);
         }
@@ -139,8 +153,16 @@ mod tests {
         assert_eq!(until_asked(4096), None);
         own.end();
         assert!((0..3).all(|_| !own.note(1 << 20, 63 << 10)) && own.note(1 << 20, 63 << 10));
-        own.close();
+        for costs in [2 * 64, 4 * 64, 8 * 64] {
+            own.put_off();
+            // Of 8 bytes and a call each, which are a little more than a call.
+            assert!(until_asked(4096).is_some_and(|copies| (costs - 8..=costs).contains(&copies)));
+        }
+        own.begin(0, Window::private(4096));
         own.end();
+        assert_eq!(until_asked(4096), Some(64));
+        own.close();
+        own.put_off();
         assert_eq!(until_asked(4096), None);
     }
 

@@ -210,6 +210,8 @@ impl GrantedPages {
     /// copies of (`omniverb_adopt`). Nothing is moved where the kernel may be storing: a program
     /// that deregisters ends its requests before, one that forks need not.
     pub(super) fn withdraw_before_fork(&self) {
+        // Others may be moving some still, which began before this thread was about to fork.
+        drop(self.keys.move_pages());
         let moved = |_, extent: &Extent| !extent.is_kept();
         if !self.keys.extents(moved).is_empty() && !omniverb_adopt::kernel_may_store() {
             let _ = self.withdraw(moved, RevocationMode::BeforeFork);

@@ -12,6 +12,7 @@ use crate::region_extents_by_rkey::{Key, OtherKeysBytes};
 use omniverb_link::page_grant_pacing;
 use omniverb_session::page_rights::{self, PeerTrust};
 use omniverb_terms::{Errno, Rkey};
+use rustix::process::{Resource, getrlimit};
 
 /// Budget: address space for such mappings in a process.
 pub const OWN_BYTES_MAX: u64 = 64 << 30;
@@ -24,32 +25,41 @@ impl GrantedPages {
         if self.check_may_grant().is_err() {
             return;
         }
-        let moved = match self.keys.try_move_pages() {
-            None => Some(Err(Errno::EAGAIN)),
-            Some(_moving) => self.keys.with(rkey, |key, others| self.move_own(key, others)),
-        };
-        if let Some(Err(Errno::EAGAIN | Errno::EBUSY)) = moved {
-            // It is asked for anew when as much has been copied once more.
-            self.keys.with(rkey, |key, _| key.region().own.end());
+        if let Err(Errno::EAGAIN | Errno::EBUSY) = self.move_own(rkey) {
+            // Two threads may have asked, and the first question been answered.
+            let put_off = |key: &mut Key| key.is_unmoved().then(|| key.region().own.put_off());
+            self.keys.with(rkey, |key, _| put_off(key));
         }
     }
 
-    fn move_own(&self, key: &mut Key, others: OtherKeysBytes) -> Result<(), Errno> {
-        let (access, length) = (key.region().access, key.region().memory.len() as u64);
-        // Peers map all others, or may ask to.
-        let is_copied = access & page_rights::REMOTE != 0
-            && page_rights::mappable(access, PeerTrust::Exact) == 0;
-        if key.is_mediated() || !is_copied || !key.is_unmoved() {
-            return Err(Errno::EPERM);
-        }
-        let (bytes, regions) = others.own;
-        if regions >= OWN_REGIONS_MAX || bytes.saturating_add(length) > OWN_BYTES_MAX {
-            return Err(Errno::ENOMEM);
-        }
-        if !page_grant_pacing::allows(length, key.region().moved.bytes(), others.free) {
-            return Err(Errno::EAGAIN);
-        }
+    fn move_own(&self, rkey: Rkey) -> Result<(), Errno> {
+        let _moving = self.keys.try_move_pages().ok_or(Errno::EAGAIN)?;
+        let checked = |key: &mut Key, others| may_own(key, others).map(|()| key.shared_region());
+        let region = self.keys.with(rkey, checked).ok_or(Errno::EACCES)??;
         let stay = self.taking.stay(&self.me)?;
-        key.adopt_own(stay).inspect_err(|_| self.taking.left())
+        self.keys.adopt_own(&region, stay).inspect_err(|_| self.taking.left())
     }
+}
+
+/// Whether the region of a key is to have a mapping of the library's own.
+fn may_own(key: &Key, others: OtherKeysBytes) -> Result<(), Errno> {
+    let (access, length) = (key.region().access, key.region().memory.len() as u64);
+    // Peers map all others, or may ask to.
+    let is_copied =
+        access & page_rights::REMOTE != 0 && page_rights::mappable(access, PeerTrust::Exact) == 0;
+    if key.is_mediated() || !is_copied || !key.is_unmoved() {
+        return Err(Errno::EPERM);
+    }
+    let (bytes, regions) = others.own;
+    if regions >= OWN_REGIONS_MAX || bytes.saturating_add(length) > OWN_BYTES_MAX {
+        return Err(Errno::ENOMEM);
+    }
+    // A second mapping may be what the program lacks room for later.
+    if getrlimit(Resource::As).current.is_some() {
+        return Err(Errno::ENOMEM);
+    }
+    if !page_grant_pacing::allows(length, key.region().moved.bytes(), others.free) {
+        return Err(Errno::EAGAIN);
+    }
+    Ok(())
 }

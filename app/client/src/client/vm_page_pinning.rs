@@ -52,6 +52,7 @@ impl GrantedPages {
             Ok(kept) => Ok(kept),
             Err(GrantRefusal::Errno(errno)) => Err(errno),
             Err(GrantRefusal::InTheWay(old)) => {
+                self.keys.with(ask.rkey, |key, _| key.region().own.close());
                 self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
                 Err(Errno::EAGAIN)
             }
