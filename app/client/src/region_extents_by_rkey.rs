@@ -52,8 +52,8 @@ pub(crate) struct OtherKeysBytes {
     pub(crate) free: u64,
     /// Those on files that cannot be emptied.
     pub(crate) sealed: u64,
-    /// Those on files of this process's own, and how many files these are.
-    pub(crate) own: (u64, usize),
+    /// Files of this process's own that some of them are on.
+    pub(crate) own: usize,
 }
 
 /// What peers may reach by one R_Key.
@@ -131,11 +131,7 @@ impl Keys {
         for (_, key) in list.iter().filter(|(other, _)| **other != rkey) {
             others.free += page_grant_pacing::free(key.granted(), key.region.moved.bytes());
             others.sealed += key.sealed();
-            let own = key.adopted.iter().filter(|extent| extent.is_own());
-            own.for_each(|extent| {
-                others.own.0 += extent.length() as u64;
-                others.own.1 += 1;
-            });
+            others.own += key.adopted.iter().filter(|extent| extent.is_own()).count();
         }
         list.get_mut(&rkey).map(|key| act(key, others))
     }

@@ -11,11 +11,13 @@ use super::pages_granted_to_peers::GrantedPages;
 use crate::region_extents_by_rkey::{Key, OtherKeysBytes};
 use omniverb_link::page_grant_pacing;
 use omniverb_session::page_rights::{self, PeerTrust};
+use omniverb_sys::proc_maps;
 use omniverb_terms::{Errno, Rkey};
 use rustix::process::{Resource, getrlimit};
 
-/// Budget: address space for such mappings in a process.
-pub const OWN_BYTES_MAX: u64 = 64 << 30;
+/// Budget: bytes of a region that has one. Its pages move at once, which takes about a second a
+/// GiB, and the program's threads stand still for most of that.
+pub const OWN_REGION_BYTES_MAX: u64 = 256 << 20;
 /// Budget: regions of a process that have one; each takes a descriptor and three mappings.
 pub const OWN_REGIONS_MAX: usize = 32;
 
@@ -41,6 +43,15 @@ impl GrantedPages {
     }
 }
 
+/// `vm.overcommit_memory` is 2, or unknown (proc_sys_vm(5)). A page of a file that nobody has
+/// touched may have no memory then, and our store into it would be a SIGBUS.
+fn overcommits_never() -> bool {
+    let mut text = [0; 8];
+    let file = proc_maps::open_read(c"/proc/sys/vm/overcommit_memory");
+    let count = file.and_then(|file| rustix::io::read(&file, &mut text)).unwrap_or(0);
+    !matches!(text[..count].trim_ascii(), b"0" | b"1")
+}
+
 /// Whether the region of a key is to have a mapping of the library's own.
 fn may_own(key: &Key, others: OtherKeysBytes) -> Result<(), Errno> {
     let (access, length) = (key.region().access, key.region().memory.len() as u64);
@@ -50,12 +61,11 @@ fn may_own(key: &Key, others: OtherKeysBytes) -> Result<(), Errno> {
     if key.is_mediated() || !is_copied || !key.is_unmoved() {
         return Err(Errno::EPERM);
     }
-    let (bytes, regions) = others.own;
-    if regions >= OWN_REGIONS_MAX || bytes.saturating_add(length) > OWN_BYTES_MAX {
+    if others.own >= OWN_REGIONS_MAX || length > OWN_REGION_BYTES_MAX {
         return Err(Errno::ENOMEM);
     }
     // A second mapping may be what the program lacks room for later.
-    if getrlimit(Resource::As).current.is_some() {
+    if getrlimit(Resource::As).current.is_some() || overcommits_never() {
         return Err(Errno::ENOMEM);
     }
     if !page_grant_pacing::allows(length, key.region().moved.bytes(), others.free) {
