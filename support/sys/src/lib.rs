@@ -62,6 +62,7 @@ pub mod tcp_listener;
 pub mod testing;
 pub mod thread_watchdog;
 pub mod timer;
+mod udp_from_outside;
 pub mod udp_socket;
 mod udp_zero_checksum;
 mod unix_socket_outq;

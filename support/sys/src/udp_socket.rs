@@ -77,7 +77,8 @@ fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket of one port of one address of the calling thread's namespace.
+/// A socket of one port of one address of the calling thread's namespace. It hears other hosts
+/// only, unless the address is a loopback one.
 ///
 /// # Errors
 /// `EADDRINUSE`, also if somebody has the port on every address; `EADDRNOTAVAIL` if the namespace
@@ -105,6 +106,9 @@ fn bound(address: SocketAddr, is_early: bool) -> io::Result<OwnedFd> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
         crate::udp_zero_checksum::allow_zero_checksum(socket.as_fd())?;
+    }
+    if !address.ip().is_loopback() {
+        crate::udp_from_outside::hear_others_only(socket.as_fd())?;
     }
     bind(&socket, &address)?;
     Ok(socket)
