@@ -110,21 +110,19 @@ impl Packets {
         self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into(), services });
     }
 
-    /// Packets at an underlay address pass by this socket from now on, or no more.
+    /// Has the thread there that packets at underlay addresses pass by.
     ///
     /// # Errors
-    /// The thread that carries them cannot be started.
-    pub(crate) fn set_underlay_socket(
-        &mut self,
-        underlay: IpAddr,
-        socket: Option<OwnedFd>,
-    ) -> io::Result<()> {
+    /// It cannot be started.
+    pub(crate) fn begin_underlay(&mut self) -> io::Result<()> {
+        self.relay().map(drop)
+    }
+
+    /// Packets at an underlay address pass by this socket from now on, or no more.
+    pub(crate) fn set_underlay_socket(&self, underlay: IpAddr, socket: Option<OwnedFd>) {
         if let Some(relay) = &self.relay {
             relay.set_socket(underlay, socket);
-        } else if socket.is_some() {
-            self.relay()?.set_socket(underlay, socket);
         }
-        Ok(())
     }
 
     /// The relay, which is started for the first that needs it.

@@ -24,8 +24,7 @@ impl EnginePorts<'_> {
 
     fn close_underlay_sockets(&mut self, closed: Vec<IpAddr>) {
         for address in closed {
-            // To close one needs no thread.
-            let _ = self.engine.set_underlay_socket(address, None);
+            self.engine.set_underlay_socket(address, None);
         }
     }
 
@@ -80,16 +79,15 @@ impl EnginePorts<'_> {
 
     fn note_underlay_socket(&mut self, socket: UnderlaySocket, found: io::Result<OwnedFd>) {
         let address = socket.ip;
+        // Without what would carry its packets it is as if it could not be had.
+        let found = found.and_then(|file| self.engine.begin_underlay().map(|()| file));
         let (file, outcome) = match found {
             Ok(file) => (Some(file), Ok(())),
             Err(error) => (None, Err(error)),
         };
         let Some(news) = self.underlay.found(socket, outcome) else { return };
-        if file.is_some()
-            && let Err(error) = self.engine.set_underlay_socket(address, file)
-        {
-            let text = format_args!("virtual networks reach no vNIC: {error}");
-            self.journal.log(Level::Error, text);
+        if file.is_some() {
+            self.engine.set_underlay_socket(address, file);
         }
         match news {
             Some(News::Failed) if self.objects.is_plain_at(address) => {
