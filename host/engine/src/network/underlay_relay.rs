@@ -285,7 +285,10 @@ impl Relay {
                 Ok(Order::PspPort(port)) => self.set_psp_port(port),
                 Ok(Order::JoinGroup(vnic, group)) => self.join_group(vnic, group),
                 Ok(Order::LeaveGroup(vnic, group)) => self.seats.leave_group(vnic, group),
-                Ok(Order::Places(network, places)) => self.seats.set_places(network, &places),
+                Ok(Order::Places(network, places)) => {
+                    self.seats.set_places(network, &places);
+                    self.copies.note_new_hosts(network);
+                }
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,
             }
@@ -341,12 +344,15 @@ impl Relay {
     /// A vNIC is in a group. Other hosts of an encrypted network may have found this one silent so
     /// far, and ask it for keys ever more rarely: they hear that it is there.
     fn join_group(&mut self, vnic: VnicId, group: IpAddr) {
-        let Relay { seats, hosts, tunnels, .. } = self;
+        let (Relay { seats, hosts, tunnels, copies, .. }, now) = (self, clock::now());
         seats.join_group(vnic, group);
         let Some(seat) = seats.get(vnic).filter(|seat| tunnels.has(seat.network)) else { return };
+        if !copies.may_introduce(seat.network, now) {
+            return;
+        }
         let others = seat.places.hosts().filter(|host| !is_here(seats, hosts, *host));
         let ends = others.map(|remote| Addresses { local: seat.underlay, remote });
-        tunnels.introduce(seat.network, ends, clock::now());
+        tunnels.introduce(seat.network, ends, now);
     }
 
     fn open(&mut self, mut seat: Seat) -> io::Result<()> {

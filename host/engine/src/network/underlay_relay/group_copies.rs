@@ -22,8 +22,14 @@ const PLAIN_COPIES: Rate = Rate { per_second: 200_000, at_once: 4096 };
 /// Budget: of those, of one address.
 const PLAIN_COPIES_OF_ONE: Rate = Rate { per_second: 50_000, at_once: 2048 };
 
+/// Budget: other hosts of a virtual network hear so often that this one is there, in nanoseconds.
+/// Each time costs a look at all of them, and processes join groups and leave them as they like.
+const INTRODUCED_AGAIN: u64 = 1_000_000_000;
+
 /// What a virtual network has used of its budgets.
 struct NetworkCopies {
+    /// Other hosts do not hear of this one before.
+    introduced_again_at: u64,
     /// On this host.
     here: Copies,
     /// To other hosts.
@@ -49,9 +55,28 @@ impl GroupCopies {
 
     fn of(&mut self, network: u64, now: u64) -> &mut NetworkCopies {
         self.networks.entry(network).or_insert_with(|| NetworkCopies {
+            introduced_again_at: 0,
             here: Copies::default(),
             away: HOST_COPIES.limiter(now),
         })
+    }
+
+    /// Whether other hosts are to hear now that this one is there. Those that heard it a moment ago
+    /// know.
+    pub(super) fn may_introduce(&mut self, network: u64, now: u64) -> bool {
+        let of = self.of(network, now);
+        let may = now >= of.introduced_again_at;
+        if may {
+            of.introduced_again_at = now.saturating_add(INTRODUCED_AGAIN);
+        }
+        may
+    }
+
+    /// A virtual network has other hosts, which may not have heard of this one.
+    pub(super) fn note_new_hosts(&mut self, network: u64) {
+        if let Some(of) = self.networks.get_mut(&network) {
+            of.introduced_again_at = 0;
+        }
     }
 
     /// No vNIC of a virtual network is left.
@@ -113,6 +138,19 @@ mod tests {
         assert!((HOST_COPIES.per_second / 2..=most).contains(&sent), "{sent}");
         copies.forget(1);
         assert_eq!(copies.networks.len(), 1);
+    }
+
+    #[test]
+    fn processes_that_join_and_leave_groups_have_other_hosts_hear_of_it_now_and_then() {
+        let mut copies = GroupCopies::new(0);
+        let joined = |copies: &mut GroupCopies, network, milliseconds: u64| {
+            (0..milliseconds).filter(|n| copies.may_introduce(network, n * 1_000_000)).count()
+        };
+        assert_eq!(joined(&mut copies, 1, 10_000), 10);
+        assert_eq!(joined(&mut copies, 2, 1), 1, "another network's");
+        assert_eq!(joined(&mut copies, 1, 1), 0);
+        copies.note_new_hosts(1);
+        assert_eq!(joined(&mut copies, 1, 1), 1);
     }
 
     #[test]
