@@ -339,11 +339,7 @@ impl Packets {
     /// Refuses a link what it wanted, or postpones it.
     pub(crate) fn deny(&self, vnic: VnicId, denied: &GrantDenied) {
         let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
-        // What touched no whole page says nothing of the rest of the region.
-        let denied = match errno {
-            Errno::EAGAIN | Errno::ERANGE => Denial::ForNow,
-            _ => Denial::ForGood,
-        };
+        let denied = Denial::of(errno);
         self.engine.send(Command::Deny { vnic, qpn, peer_qpn, key, denied });
     }
 

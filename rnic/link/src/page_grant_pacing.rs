@@ -4,6 +4,8 @@
 //! hands out a little for nothing, and from then on in proportion to what peers had to have it move
 //! for them. An initiator knows that rule too, and asks when it has a right to: seldom.
 
+use omniverb_terms::Errno;
+
 /// Bytes of a region that are handed out for nothing.
 pub const FREE_BYTES: u64 = 2 << 20;
 /// Bytes of all regions of a process together that are handed out for nothing: many regions must
@@ -45,6 +47,19 @@ pub enum Denial {
     ForNow,
     /// It is not to be asked for again, until the owner's EPOCH moves.
     ForGood,
+}
+
+impl Denial {
+    /// What an owner, or the daemon for it, has answered. What touched no whole page (`ERANGE`)
+    /// says nothing of the rest of the region, and pages that could not be moved at that moment
+    /// (`EAGAIN`; `EBUSY`: a thread did not stop in time, the mappings changed) can be at another.
+    #[must_use]
+    pub fn of(errno: Errno) -> Denial {
+        match errno {
+            Errno::EAGAIN | Errno::EBUSY | Errno::ERANGE => Denial::ForNow,
+            _ => Denial::ForGood,
+        }
+    }
 }
 
 /// What an initiator that is about to move bytes by mediation is to do besides.
@@ -136,6 +151,16 @@ impl KeyMoves {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_could_not_be_moved_in_time_are_asked_for_again() {
+        for errno in [Errno::EAGAIN, Errno::EBUSY, Errno::ERANGE] {
+            assert_eq!(Denial::of(errno), Denial::ForNow);
+        }
+        for errno in [Errno::EACCES, Errno::EOPNOTSUPP, Errno::EPERM, Errno::ENOMEM, Errno::EIO] {
+            assert_eq!(Denial::of(errno), Denial::ForGood);
+        }
+    }
 
     #[test]
     fn a_sweep_of_a_region_asks_seldom_and_is_hardly_ever_refused() {

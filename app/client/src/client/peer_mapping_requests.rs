@@ -34,13 +34,8 @@ impl Client {
 impl QueuePairs {
     /// The daemon did not grant what we asked for.
     pub(super) fn grant_denied(&self, denied: &GrantDenied) {
-        // What touched no whole page says nothing of the rest of the region.
-        let how = match denied.errno {
-            Errno::EAGAIN | Errno::ERANGE => Denial::ForNow,
-            _ => Denial::ForGood,
-        };
         if let Some(qp) = self.get(denied.qpn) {
-            qp.not_granted(denied.peer_qpn, denied.rkey, how);
+            qp.not_granted(denied.peer_qpn, denied.rkey, Denial::of(denied.errno));
         }
     }
 
