@@ -52,6 +52,7 @@ mod release_reserve;
 mod shared_address_space;
 mod strategy;
 mod stretch_move;
+mod userfaultfd_abi;
 
 pub use error::AdoptError;
 pub use fork::install as install_fork_hooks;

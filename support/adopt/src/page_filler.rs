@@ -7,32 +7,14 @@
 #![expect(unsafe_code)]
 // UNSAFETY: userfaultfd ioctls on pages that the caller vouches for.
 
+use crate::userfaultfd_abi::{
+    GROUP, REGISTER_MODE_MISSING, Range, above_standard_streams, enable, register, unregister,
+};
 use core::sync::atomic::{AtomicBool, Ordering};
-use rustix::fd::{AsFd, OwnedFd, RawFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::ioctl::{Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
-
-#[repr(C)]
-struct Api {
-    version: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Range {
-    start: u64,
-    length: u64,
-}
-
-#[repr(C)]
-struct Register {
-    range: Range,
-    mode: u64,
-    ioctls: u64,
-}
 
 #[repr(C)]
 struct Copy {
@@ -44,14 +26,8 @@ struct Copy {
     copied: i64,
 }
 
-const GROUP: u8 = 0xAA;
-const API_VERSION: u64 = 0xAA;
-const REGISTER_MODE_MISSING: u64 = 1 << 0;
 const COPY_MODE_DONT_WAKE: u64 = 1 << 0;
 
-const IOC_API: u32 = opcode::read_write::<Api>(GROUP, 0x3F);
-const IOC_REGISTER: u32 = opcode::read_write::<Register>(GROUP, 0x00);
-const IOC_UNREGISTER: u32 = opcode::read::<Range>(GROUP, 0x01);
 const IOC_COPY: u32 = opcode::read_write::<Copy>(GROUP, 0x03);
 
 /// A userfaultfd cannot be had here: it is not asked for again.
@@ -63,7 +39,6 @@ pub(crate) struct PageFiller(OwnedFd);
 impl PageFiller {
     /// None: the kernel has none for us.
     pub(crate) fn open() -> Option<PageFiller> {
-        const ABOVE_STANDARD_STREAMS: RawFd = 3;
         const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
         if IS_REFUSED.load(Ordering::Relaxed) {
             return None;
@@ -78,11 +53,8 @@ impl PageFiller {
                 return None;
             }
         };
-        let file = rustix::io::fcntl_dupfd_cloexec(file, ABOVE_STANDARD_STREAMS).ok()?;
-        let mut api = Api { version: API_VERSION, features: 0, ioctls: 0 };
-        // SAFETY: the structure the call expects; it changes nothing outside the descriptor.
-        unsafe { ioctl(&file, Updater::<IOC_API, Api>::new(&mut api)) }.ok()?;
-        Some(PageFiller(file))
+        let file = above_standard_streams(file)?;
+        enable(&file, 0).then_some(PageFiller(file))
     }
 
     /// Copies pages to as many at `to`, which are private, were never touched, and are known to
@@ -92,15 +64,11 @@ impl PageFiller {
     /// The pages at `to` must not be touched before this is dropped.
     pub(crate) fn fill(&self, to: usize, from: usize, length: usize) -> Result<bool, Errno> {
         let range = Range { start: to as u64, length: length as u64 };
-        let mut register = Register { range, mode: REGISTER_MODE_MISSING, ioctls: 0 };
-        // SAFETY: the caller's pages; registering changes no contents.
-        if unsafe { ioctl(&self.0, Updater::<IOC_REGISTER, Register>::new(&mut register)) }.is_err()
-        {
+        if register(&self.0, range, REGISTER_MODE_MISSING).is_err() {
             return Ok(false);
         }
         let is_filled = self.copy(range, from as u64);
-        // SAFETY: only takes this descriptor's hands off the range.
-        unsafe { ioctl(self.0.as_fd(), Setter::<IOC_UNREGISTER, Range>::new(range)) }?;
+        unregister(&self.0, range)?;
         Ok(is_filled)
     }
 

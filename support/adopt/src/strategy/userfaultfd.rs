@@ -22,6 +22,9 @@ use super::move_necessity_and_obstacles::{DescriptorScanTime, KnownObstacle, Mov
 use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
 use crate::stretch_move::{PAGE_BYTES, StretchMove};
+use crate::userfaultfd_abi::{
+    GROUP, REGISTER_MODE_WRITE_PROTECT, Range, above_standard_streams, enable, register, unregister,
+};
 use core::cell::UnsafeCell;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -32,43 +35,16 @@ use rustix::process::{Pid, getpid};
 use rustix::thread::gettid;
 
 #[repr(C)]
-struct Api {
-    version: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Range {
-    start: u64,
-    length: u64,
-}
-
-#[repr(C)]
-struct Register {
-    range: Range,
-    mode: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
 struct Protect {
     range: Range,
     mode: u64,
 }
 
-const GROUP: u8 = 0xAA;
-const API_VERSION: u64 = 0xAA;
 const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
 const FEATURE_WRITE_PROTECT_FILES: u64 = 1 << 12;
 const FEATURE_WRITE_PROTECT_UNPOPULATED: u64 = 1 << 13;
-const REGISTER_MODE_WRITE_PROTECT: u64 = 1 << 1;
 const PROTECT_MODE_ON: u64 = 1 << 0;
 
-const IOC_API: u32 = opcode::read_write::<Api>(GROUP, 0x3F);
-const IOC_REGISTER: u32 = opcode::read_write::<Register>(GROUP, 0x00);
-const IOC_UNREGISTER: u32 = opcode::read::<Range>(GROUP, 0x01);
 const IOC_WAKE: u32 = opcode::read::<Range>(GROUP, 0x02);
 const IOC_PROTECT: u32 = opcode::read_write::<Protect>(GROUP, 0x06);
 
@@ -196,8 +172,7 @@ pub(crate) fn forget_in_child() {
 
 /// Opens a userfaultfd that can protect private and file pages against user and kernel stores.
 fn prepare() -> Option<Userfault> {
-    const ABOVE_STANDARD_STREAMS: RawFd = 3;
-    let file = rustix::io::fcntl_dupfd_cloexec(open()?, ABOVE_STANDARD_STREAMS).ok()?;
+    let file = above_standard_streams(open()?)?;
     let wanted = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES;
     let covers_unpopulated = enable(&file, wanted | FEATURE_WRITE_PROTECT_UNPOPULATED);
     if !covers_unpopulated && !enable(&file, wanted) {
@@ -248,12 +223,6 @@ unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
     }
 }
 
-fn enable(file: &OwnedFd, features: u64) -> bool {
-    let mut api = Api { version: API_VERSION, features, ioctls: 0 };
-    // SAFETY: the structure the call expects; it changes nothing outside the descriptor.
-    unsafe { ioctl(file, Updater::<IOC_API, Api>::new(&mut api)) }.is_ok()
-}
-
 /// True if the kernel did it, or had done so when the program closed our descriptor.
 fn is_over(outcome: Result<(), Errno>) -> bool {
     matches!(outcome, Ok(()) | Err(Errno::NOTTY | Errno::BADF))
@@ -271,7 +240,7 @@ impl Userfault {
         let range =
             Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
         // Refused when the program uses userfaultfd on these pages itself, or they are gone.
-        if let Err(errno) = self.register(range) {
+        if let Err(errno) = register(&self.file, range, REGISTER_MODE_WRITE_PROTECT) {
             let error = match errno {
                 Errno::NOTTY | Errno::BADF => AdoptError::System(errno),
                 _ if work.protection() == Ok(None) => AdoptError::Changed,
@@ -284,9 +253,7 @@ impl Userfault {
         if outcome.is_err() {
             // The old pages stay: lift the protection. After success they no longer exist.
             let _ = self.protect(range, 0);
-            // SAFETY: only takes this descriptor's hands off the range.
-            let undone = unsafe { ioctl(&self.file, Setter::<IOC_UNREGISTER, Range>::new(range)) };
-            is_clean = is_over(undone);
+            is_clean = is_over(unregister(&self.file, range));
         }
         // SAFETY: wakes threads that wait for this descriptor; they try their fault again.
         let woken = unsafe { ioctl(&self.file, Setter::<IOC_WAKE, Range>::new(range)) };
@@ -320,12 +287,6 @@ impl Userfault {
         self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
         let protection = work.protection()?.ok_or(AdoptError::Changed)?;
         Ok(work.replace(protection)?)
-    }
-
-    fn register(&self, range: Range) -> Result<(), Errno> {
-        let mut register = Register { range, mode: REGISTER_MODE_WRITE_PROTECT, ioctls: 0 };
-        // SAFETY: registering changes no contents; protection follows separately.
-        unsafe { ioctl(&self.file, Updater::<IOC_REGISTER, Register>::new(&mut register)) }
     }
 
     fn protect(&self, range: Range, mode: u64) -> Result<(), Errno> {
