@@ -105,14 +105,6 @@ impl OwnMapping {
         self.with(program, |window, offset| window.fill_last_byte_last(offset, ours)).is_some()
     }
 
-    /// Copies what a peer reads. False: not by this mapping.
-    #[inline]
-    pub(crate) fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
-        let length = program.len().min(ours.len());
-        let copy = |window: &Window, offset| ours.copy_from(window.memory(offset, length));
-        self.with(program.first(length), copy).is_some()
-    }
-
     /// Does something with the eight bytes of an atomic. None: not by this mapping.
     pub(crate) fn with_cell<T>(
         &self,
@@ -183,10 +175,8 @@ mod tests {
         let mut found = [0; 9];
         window.memory(0, 8).read(&mut found[..8]);
         assert_eq!(found[..8], [1; 8]);
-        let fetched = UserMemory::lend_mut(&mut found, |ours| {
-            own.fetch(program.memory(1024 + 2048 - 9, 9), ours)
-        });
-        assert!(fetched && found == [2; 9]);
+        window.memory(2048 - 9, 9).read(&mut found);
+        assert_eq!(found, [2; 9]);
         let sum = own.with_cell(program.memory(1024, 8), |cell| cell.fetch_add(1)).flatten();
         assert_eq!(sum, Some(u64::from_ne_bytes([1; 8])));
         own.end();

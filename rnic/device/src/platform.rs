@@ -64,7 +64,7 @@ pub trait Host: Send + Sync {
     /// Ask the daemon for a mapping of so many bytes of `rkey`, from an address on; the answer
     /// comes as [`crate::Qp::granted`], [`crate::Qp::not_granted`] or not at all.
     fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64));
-    /// Copies to and from a region of ours have cost as much as moving its pages to a file does,
+    /// Copies to a region of ours have cost as much as moving its pages to a file does,
     /// where they can be reached without the kernel: see [`crate::Region::own`].
     fn own_pages(&self, _rkey: Rkey) {}
     /// A queue pair has gone to ERR: what was granted to its peer is to be taken back.

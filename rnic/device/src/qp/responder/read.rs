@@ -66,15 +66,15 @@ impl Inner {
         {
             return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
         }
-        let (region, memory) = if length == 0 {
-            (None, UserMemory::EMPTY) // a zero-length READ checks no key (C9-88)
+        let memory = if length == 0 {
+            UserMemory::EMPTY // a zero-length READ checks no key (C9-88)
         } else {
             match self.remote_access(qp).target(rkey, access::REMOTE_READ, address, length) {
                 Ok((region, memory)) => {
                     if begins {
                         region.moved.note(length);
                     }
-                    (Some(region), memory)
+                    memory
                 }
                 Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
             }
@@ -90,9 +90,7 @@ impl Inner {
             let chunk = (length - sent).min(CHUNK.min(link.endpoint.response_payload_max()) as u64);
             let last = sent + chunk == length;
             let part = memory.skip(sent as usize).first(chunk as usize);
-            let fetch = |place| {
-                region.as_ref().is_some_and(|region| region.fetch(&*qp.shared.host, part, place))
-            };
+            let fetch = |place| qp.shared.host.fetch(part, place);
             let answer = Response::ReadData { last };
             let answered = link.endpoint.send_response_with(&answer, part.len(), fetch)?;
             if answered == ResponseOutcome::Unfilled {

@@ -1,5 +1,5 @@
-//! Copies to and from regions on a peer's behalf: by a region's own mapping, or by the host, which
-//! has the kernel make them.
+//! Copies to regions on a peer's behalf: by a region's own mapping, or by the host, which has the
+//! kernel make them. What a peer may read has no such mapping: it can map those pages itself.
 
 use crate::memory_region::Region;
 use crate::own_mapping::OwnMapping;
@@ -28,15 +28,6 @@ impl Region {
         self.own_mapping().place(ours, program) || {
             self.note_kernel_copy(host, program.len());
             host.place(ours, program)
-        }
-    }
-
-    /// Copies what a peer reads of the region. False: some of it may not be read.
-    #[inline]
-    pub(crate) fn fetch(&self, host: &dyn Host, program: UserMemory, ours: UserMemory) -> bool {
-        self.own_mapping().fetch(program, ours) || {
-            self.note_kernel_copy(host, program.len());
-            host.fetch(program, ours)
         }
     }
 }

@@ -58,14 +58,11 @@ impl Inner {
         {
             return 0;
         }
-        let direct = self.serve_small_to_own(qp, index, head);
-        if direct > 0 {
-            return direct;
-        }
-        let endpoint = &self.links[index].endpoint;
         let mut pieces = [(UserMemory::EMPTY, UserMemory::EMPTY); TOGETHER];
         let mut ends = [begin; TOGETHER + 1];
         let (mut count, mut bytes) = (0, 0);
+        // Those in front, which go to own mappings.
+        let mut at_once = 0;
         let mut last: Option<Arc<Region>> = None;
         while count < TOGETHER
             && let Some(SmallWrite { address, rkey, payload, end }) = small(endpoint, ends[count])
@@ -80,14 +77,22 @@ impl Inner {
             let Some(memory) = region.part(address, payload.len() as u64) else { break };
             region.moved.note(payload.len() as u64);
             pieces[count] = (payload, memory);
-            bytes += payload.len();
+            // One behind others that the kernel places has to wait for them.
+            if at_once == count && region.own_mapping().place(payload, memory) {
+                at_once += 1;
+            } else {
+                bytes += payload.len();
+            }
             count += 1;
             ends[count] = end;
         }
-        if let Some(region) = last.filter(|_| count > 0) {
-            region.note_kernel_copy(&*qp.shared.host, bytes);
+        let mut placed = at_once;
+        if placed < count {
+            if let Some(region) = last {
+                region.note_kernel_copy(&*qp.shared.host, bytes);
+            }
+            placed += qp.shared.host.place_all(&pieces[placed..count]);
         }
-        let placed = qp.shared.host.place_all(&pieces[..count]);
         for (_, memory) in &pieces[..placed] {
             let length = memory.len() as u64;
             self.counting.served(counted::REMOTE_RDMA_WRITE, length);
@@ -97,36 +102,5 @@ impl Inner {
             self.links[index].endpoint.pass_requests_to(ends[placed]);
         }
         placed as u8
-    }
-
-    /// Serves those, of which the first one is known, that go to regions' own mappings: one by one,
-    /// since no system call is made.
-    fn serve_small_to_own(&mut self, qp: &Qp, index: usize, head: SmallWrite) -> u8 {
-        let mut next = Some(head);
-        let mut last: Option<Arc<Region>> = None;
-        let (mut count, mut end_of_last) = (0, 0);
-        while count < TOGETHER
-            && let Some(SmallWrite { address, rkey, payload, end }) = next
-        {
-            if last.as_ref().is_none_or(|region| region.rkey != rkey) {
-                last = self.remote_access(qp).opened(rkey, access::REMOTE_WRITE).ok();
-            }
-            let Some(region) = &last else { break };
-            let length = payload.len() as u64;
-            let Some(memory) = region.part(address, length) else { break };
-            if !region.own_mapping().place(payload, memory) {
-                break;
-            }
-            region.moved.note(length);
-            self.counting.served(counted::REMOTE_RDMA_WRITE, length);
-            self.meter.written(length);
-            count += 1;
-            end_of_last = end;
-            next = small(&self.links[index].endpoint, end);
-        }
-        if count > 0 {
-            self.links[index].endpoint.pass_requests_to(end_of_last);
-        }
-        count as u8
     }
 }
