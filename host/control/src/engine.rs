@@ -33,7 +33,7 @@ pub(crate) use omniverb_engine::{
 };
 
 /// What engines of other hosts can do, which are taken to be like this one.
-pub(crate) const ENGINE_FEATURES: u32 = omniverb_engine::feature::ALL;
+pub(crate) const ENGINE_FEATURES: u32 = omniverb_engine::peer_features::ALL;
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;

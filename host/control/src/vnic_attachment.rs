@@ -4,6 +4,7 @@
 //! helper gets to look inside. A further kind needs another line in each function, and a source of
 //! its addresses.
 
+use crate::fnv_hash::{BASIS, fnv1a};
 use crate::link_memory::Source;
 use crate::running_helper_requests::Enclosed;
 use crate::virtual_machines::Machine;
@@ -80,10 +81,5 @@ impl Attached {
 
 /// Two numbers that other bytes do not have, for all that can be expected.
 fn halves(bytes: &[u8]) -> [u64; 2] {
-    // FNV-1a, from two starts.
-    [0xcbf2_9ce4_8422_2325_u64, 0x6c62_272e_07bb_0142].map(|start| {
-        bytes
-            .iter()
-            .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-    })
+    [BASIS, 0x6c62_272e_07bb_0142].map(|basis| fnv1a(basis, bytes))
 }

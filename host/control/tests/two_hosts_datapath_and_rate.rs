@@ -163,7 +163,7 @@ print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].
     );
     let found = python(&hosts.nets[1], &script);
     let words: Vec<&str> = found.split(' ').collect();
-    let features = format!("{:08x}", omniverb_engine::feature::ALL);
+    let features = format!("{:08x}", omniverb_engine::peer_features::ALL);
     assert_eq!(words[..4], ["40", "omniver2", "7", &features], "{found}");
     let [answers, sent, milliseconds] =
         [4, 5, 6].map(|word: usize| words[word].parse::<u64>().unwrap());

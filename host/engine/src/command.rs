@@ -1,8 +1,8 @@
 //! Defines commands of the control plane to the engine, and events back.
 
 use crate::kept_memory_limits::HolderPath;
-use crate::network::group_senders::TenantsByAddress;
 use crate::network::network_places::NetworkPlaces;
+use crate::network::tenants_by_address::TenantsByAddress;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_pacer::{Limit, SharedLimiter};

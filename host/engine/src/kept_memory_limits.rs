@@ -11,8 +11,8 @@
 //! more is refused, as the rings of the link are there in any case.
 
 use omniverb_datapath::Allowance;
-use omniverb_datapath::allowance::{VNIC_ANSWERS_BYTES, VNIC_BYTES};
 use omniverb_datapath::memory_accounts::{Room, WeakRoom};
+use omniverb_datapath::vnic_memory_allowance::{VNIC_ANSWERS_BYTES, VNIC_BYTES};
 use omniverb_sys::{EventFd, lock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -208,14 +208,14 @@ fn heaviest(all: &[(HolderPath, Room)]) -> Option<&Room> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_datapath::memory_accounts::Part;
+    use omniverb_datapath::memory_accounts::RoomPart;
 
     fn holder(path: &str) -> HolderPath {
         path.split('/').map(Box::from).collect()
     }
 
     /// Takes all that can be had, by pieces; what is to yield drops what it has.
-    fn fill(store: &Store, vnics: &mut [(Allowance, Vec<Part>)], now: &mut u64) {
+    fn fill(store: &Store, vnics: &mut [(Allowance, Vec<RoomPart>)], now: &mut u64) {
         for _ in 0..200 {
             for (allowance, parts) in vnics.iter_mut() {
                 for _ in 0..16 {
@@ -258,7 +258,7 @@ mod tests {
         fill(&store, &mut all, &mut now);
         let total = store.taken();
         assert!(total <= 192 << 20 && total > 96 << 20, "{total}");
-        let weight = |vnics: &[(Allowance, Vec<Part>)]| {
+        let weight = |vnics: &[(Allowance, Vec<RoomPart>)]| {
             vnics.iter().map(|(allowance, _)| allowance.kept.taken()).sum::<usize>()
         };
         let (mean, good) = (weight(&all[..32]), weight(&all[32..]));
@@ -270,7 +270,7 @@ mod tests {
         let store = Store::new(256 << 20);
         let vnics: Vec<_> = (0..16).map(|n| store.vnic(&holder(&format!("{n}")))).collect();
         let rounds = std::iter::repeat_n(&vnics, 16).flatten();
-        let parts: Vec<Part> = rounds.filter_map(|vnic| vnic.answers.part(1 << 20)).collect();
+        let parts: Vec<RoomPart> = rounds.filter_map(|vnic| vnic.answers.part(1 << 20)).collect();
         let total = parts.len() << 20;
         assert!(total <= (256 << 20) / ANSWERS_SHARE && total > 40 << 20, "{total}");
         assert!(store.vnic(&holder("late")).answers.part(64 << 10).is_some());

@@ -29,11 +29,11 @@ pub use command::{
 };
 pub use engine_handle::{Engine, Settings};
 pub use kept_memory_limits::HolderPath;
-pub use network::group_senders::TenantsByAddress;
 pub use network::handshake_datagram;
 pub use network::network_places::NetworkPlaces;
+pub use network::tenants_by_address::TenantsByAddress;
 pub use network::underlay_relay::{Seat, UnderlayRelay};
-pub use omniverb_datapath::feature;
+pub use omniverb_datapath::peer_features;
 pub use omniverb_link::page_grant_pacing::Denial;
 pub use omniverb_pacer::{Limit, SharedLimiter};
 pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};

@@ -108,7 +108,7 @@ pub fn serve(socket: OwnedFd) {
     }
 }
 
-/// What is to be done for a request.
+/// An action that a request asks for.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Kind(Kind),

@@ -6,7 +6,6 @@
 //! ([`HostedLinks::turn`]). Nothing here limits, captures or encrypts: links for which that is to
 //! be done have another host.
 
-use crate::allowance::Allowance;
 use crate::link_clock::{LinkClock, Now};
 use crate::missed_doorbell_poll::Recheck;
 use crate::packet_train::Train;
@@ -14,6 +13,7 @@ use crate::pages::mapped_pages::MappedPages;
 use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::connection_parameters::Trains;
 use crate::train_numbering::Numbering;
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::Endpoint;
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{Counters, Ecn, Status};

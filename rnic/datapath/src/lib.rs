@@ -12,7 +12,6 @@
 //! (`incoming_messages.rs`), or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
-pub mod allowance;
 pub mod hosted_links;
 pub mod link_clock;
 pub mod memory_accounts;
@@ -26,6 +25,6 @@ mod request_records;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 pub mod train_numbering;
+pub mod vnic_memory_allowance;
 
-pub use allowance::Allowance;
-pub use peer_features as feature;
+pub use vnic_memory_allowance::Allowance;

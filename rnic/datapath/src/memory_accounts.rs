@@ -80,7 +80,7 @@ impl Room {
         Room(Arc::new(Walls { most, allowed, taken, around, alarm }))
     }
 
-    /// The same room, which may be gone when it is looked for.
+    /// Names the room without keeping it.
     #[must_use]
     pub fn downgrade(&self) -> WeakRoom {
         WeakRoom(Arc::downgrade(&self.0))
@@ -88,19 +88,19 @@ impl Room {
 
     /// A part of it. `None`: so much is not left. Of two threads that ask at once both may be
     /// refused what one of them could have; they never have too much.
-    pub fn part(&self, bytes: usize) -> Option<Part> {
+    pub fn part(&self, bytes: usize) -> Option<RoomPart> {
         self.part_up_to(self.0.most, bytes)
     }
 
     /// Like `part`, as long as no more than `most` of this room is taken then.
-    pub fn part_up_to(&self, most: usize, bytes: usize) -> Option<Part> {
-        self.take(most, bytes).then(|| Part { bytes, room: self.clone() })
+    pub fn part_up_to(&self, most: usize, bytes: usize) -> Option<RoomPart> {
+        self.take(most, bytes).then(|| RoomPart { bytes, room: self.clone() })
     }
 
     /// A part of it whether or not so much is left: for what has to be kept.
-    pub fn stretch(&self, bytes: usize) -> Part {
+    pub fn stretch(&self, bytes: usize) -> RoomPart {
         self.overdraw(bytes);
-        Part { bytes, room: self.clone() }
+        RoomPart { bytes, room: self.clone() }
     }
 
     /// How much of it is taken.
@@ -231,12 +231,12 @@ impl WeakRoom {
 
 /// A part of a room, which is given back when this is dropped.
 #[derive(Debug)]
-pub struct Part {
+pub struct RoomPart {
     bytes: usize,
     room: Room,
 }
 
-impl Part {
+impl RoomPart {
     /// Takes so many bytes more. False: they are not left, and nothing is taken.
     pub fn grow(&mut self, bytes: usize) -> bool {
         let grows = self.room.take(self.room.0.most, bytes);
@@ -265,7 +265,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for RoomPart {
     fn drop(&mut self) {
         self.room.give(self.bytes);
     }

@@ -4,7 +4,8 @@ use super::Objects;
 use super::container_rules::{Container, ContainerRule, Interface};
 use super::object_set::{ObjectSet, VnicObject};
 use super::remote_vnic::parse_name;
-use super::virtual_address::{VirtualAddress, usable};
+use super::rule_virtual_address::{VirtualAddress, usable};
+use crate::fnv_hash::{BASIS, fnv1a};
 use omniverb_tenancy::VnicId;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -84,7 +85,7 @@ impl Objects {
             VirtualAddress::Own => rule.own_address(container, interface),
             VirtualAddress::OfPrefix(prefix) => {
                 let (first, count) = usable(prefix)?;
-                let begin = hash(name) % count;
+                let begin = fnv1a(BASIS, name.as_bytes()) % count;
                 // One of so many is free, if any is.
                 let tries = count.min(taken.len() as u64 + 1);
                 let mut all = (0..tries).map(|n| {
@@ -96,11 +97,4 @@ impl Objects {
         let fits = |address: &Ipv4Addr| self.all.may_have_address(&object, *address);
         chosen.filter(|address| !taken.contains(address) && fits(address))
     }
-}
-
-/// A hash that every daemon computes alike (FNV-1a, 64 bits).
-fn hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -7,7 +7,7 @@
 //! Until a process asks, rules wait for what an earlier step would decide otherwise.
 
 use super::address_prefix::Prefix;
-use super::virtual_address::VirtualAddress;
+use super::rule_virtual_address::VirtualAddress;
 use crate::allowed_processes::is_below;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};

@@ -25,11 +25,11 @@ mod object_set;
 mod policy_addresses;
 mod remote_vnic;
 mod rule_value;
+mod rule_virtual_address;
 mod state_file;
 mod tenant_key_file_reader;
 mod underlay_network;
 mod value_syntax;
-mod virtual_address;
 mod virtual_network_placement;
 mod vnics_and_their_objects;
 
@@ -51,6 +51,7 @@ use omniverb_tenancy::{
 };
 pub use remote_vnic::RemoteVnic;
 pub use rule_value::RuleValue;
+pub use rule_virtual_address::VirtualAddress;
 use rustix::io::Errno;
 use state_file::StateFile;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +63,6 @@ pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
     OperationRateValue, OpsValue, RateValue, SizeValue,
 };
-pub use virtual_address::VirtualAddress;
 use virtual_network_placement::VirtualPlaces;
 use vnics_and_their_objects::GivenObjects;
 

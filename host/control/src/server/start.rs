@@ -7,6 +7,7 @@ use crate::daemon_log::{Journal, Level};
 use crate::departed_processes::Departed;
 use crate::engine::{Packets, Recorder};
 use crate::extent_memory::Extents;
+use crate::fnv_hash::{BASIS, fnv1a};
 use crate::guest_memory::Pins;
 use crate::handshake_probe_schedule::Probes;
 use crate::helper_requests::HelperRequests;
@@ -263,8 +264,5 @@ fn tables(
 /// The same after a restart of the daemon, another after a restart of the machine.
 fn boot() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // FNV-1a: short, fixed for ever, and nothing depends on its strength.
-    text.trim().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(BASIS, text.trim().as_bytes())
 }

@@ -4,7 +4,7 @@
 //! its oldest: a flooding sender pushes out its own.
 
 use omniverb_datapath::Allowance;
-use omniverb_datapath::memory_accounts::{Part, Room};
+use omniverb_datapath::memory_accounts::{Room, RoomPart};
 use omniverb_terms::{Gid, Qpn};
 use omniverb_transport::Ecn;
 use std::cmp::Reverse;
@@ -49,7 +49,7 @@ struct EarlyPacket {
     packet: Early,
     /// It is thrown away after this time.
     until: u64,
-    _part: Part,
+    _part: RoomPart,
 }
 
 /// Whether a packet will be sent again if nothing comes of it.

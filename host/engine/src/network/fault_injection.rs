@@ -6,7 +6,7 @@
 
 use crate::network::roce_port::Arrival;
 use omniverb_datapath::Allowance;
-use omniverb_datapath::memory_accounts::Part;
+use omniverb_datapath::memory_accounts::RoomPart;
 use omniverb_transport::Ecn;
 use omniverb_transport::fault_injection::{DatagramInFlight, FaultCounts, Faults, FaultyLine};
 use omniverb_wire::{DATAGRAM_MAX, IcrcVerdict, Identification};
@@ -15,7 +15,7 @@ use omniverb_wire::{DATAGRAM_MAX, IcrcVerdict, Identification};
 pub(crate) struct BadLine {
     line: FaultyLine<Arrival>,
     /// Their part of the vNIC's room.
-    part: Part,
+    part: RoomPart,
 }
 
 /// Budget: bytes that are under way on one vNIC's line, within what the vNIC keeps.

@@ -1,6 +1,6 @@
 //! Bounds how much of tenants' memory is mapped here, for each vNIC and in all.
 
-use omniverb_datapath::memory_accounts::{Part, Room};
+use omniverb_datapath::memory_accounts::{Room, RoomPart};
 use omniverb_ring::Window;
 use omniverb_sys::SideBySide;
 use std::os::fd::OwnedFd;
@@ -121,8 +121,8 @@ impl Budget {
 
 /// A part of a budget; given back when it is dropped.
 pub(crate) struct Share {
-    _mapping: Part,
-    _bytes: Part,
+    _mapping: RoomPart,
+    _bytes: RoomPart,
     undertaker: Option<mpsc::Sender<Remains>>,
 }
 

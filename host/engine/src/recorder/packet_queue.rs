@@ -2,7 +2,7 @@
 //!
 //! Neither waits for the other.
 
-use omniverb_datapath::memory_accounts::{Part, Room};
+use omniverb_datapath::memory_accounts::{Room, RoomPart};
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_wire::{IcrcFlow, Identification};
@@ -26,7 +26,7 @@ pub(crate) struct CapturedPacket {
     /// Bytes that all of it had, ICRC included.
     pub(crate) length: usize,
     /// Of the room for what waits.
-    _part: Part,
+    _part: RoomPart,
 }
 
 /// Room for what waits of all captures; none has more than is left for others.

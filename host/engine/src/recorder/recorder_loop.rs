@@ -12,7 +12,7 @@ use super::packets_of_traces::rebuild;
 use super::traced_process::{Process, TracedLink, Turn};
 use super::traced_processes::Processes;
 use crate::recorder::packet_queue::CapturedPacket;
-use omniverb_datapath::memory_accounts::{Part, Room};
+use omniverb_datapath::memory_accounts::{Room, RoomPart};
 use omniverb_link::Trace;
 use omniverb_sys::thread_watchdog::ThreadPulse;
 use omniverb_sys::{EventFd, clock};
@@ -55,7 +55,7 @@ struct Event {
     time: u64,
     number: u64,
     content: Content,
-    _part: Part,
+    _part: RoomPart,
 }
 
 impl PartialEq for Event {

@@ -20,8 +20,8 @@ use crate::pages::grant::Grant;
 use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::{Budget, Mappings};
 use crate::pages::shared_mappings::Hold;
-use omniverb_datapath::feature;
 use omniverb_datapath::pages::mapped_pages::{REMOTE_READ, REMOTE_WRITE};
+use omniverb_datapath::peer_features;
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
@@ -56,7 +56,7 @@ impl Trial {
             if service == Service::Rc { [0, 0, 2, 5][random.between(0, 3) as usize] } else { 0 };
         let (memory, _) = pages(&[0; BYTES], true);
         let owner = Owner::new(memory);
-        let features = 1 | if random.between(0, 1) == 1 { feature::NAME_ALL } else { 0 };
+        let features = 1 | if random.between(0, 1) == 1 { peer_features::NAME_ALL } else { 0 };
         let (asker, holder, shelf) =
             (side(service, features), side(service, features), Shelf::new());
         let (model, budget) = (vec![0; BYTES], Mappings::default().budget());

@@ -4,7 +4,7 @@
 //! have. In a virtual network they come from vNICs of the same tenant alone, and the daemon copies
 //! them (`host/engine/src/network/underlay_relay.rs`). In a flat network anything can send to a
 //! group: the engine hears only senders that belong to the vNIC's tenant, by their addresses
-//! (`host/engine/src/network/group_senders.rs`).
+//! (`host/engine/src/network/tenants_by_address.rs`).
 //!
 //! So an attachment is a row like any other link: charged, shown, and gone with its queue pair. The
 //! daemon is in the group at the vNIC's own sockets as long as there is one

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pages::mapped_pages::NoPages;
-use crate::peer_features as feature;
+use crate::peer_features;
 use crate::testing::end;
 use omniverb_link::Request;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
@@ -69,7 +69,7 @@ fn host(number: u8, peer: u8, links: u32) -> Host {
             peer_qpn: Qpn(100 + qpn),
             flow: flow(number, peer),
             peer_port: 50_000 + u16::from(peer),
-            features: feature::ALL,
+            features: peer_features::ALL,
         });
         assert_eq!(index, qpn as usize);
         host.applications.push(application);

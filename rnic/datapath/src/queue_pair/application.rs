@@ -2,7 +2,6 @@
 
 mod upper_layer;
 
-use crate::allowance::Allowance;
 use crate::pages::mapped_pages::MappedPages;
 use crate::pages::payload_source_offers::Sources;
 use crate::pages::read_execution::MappedReads;
@@ -11,6 +10,7 @@ use crate::queue_pair::incoming_messages::Incoming;
 use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::responder_answers::{Answer, Readings};
 use crate::queue_pair::unreliable_backlog::Backlog;
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Broken, Endpoint, Nak};
 use omniverb_ring::shared_atomics::AtomicU64;

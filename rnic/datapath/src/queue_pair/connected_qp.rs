@@ -1,6 +1,5 @@
 //! Serves an RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::allowance::Allowance;
 use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::pages::mapped_pages::MappedPages;
 use crate::queue_pair::application::{Application, ApplicationState};
@@ -8,6 +7,7 @@ use crate::queue_pair::connection_parameters::{self, Terms, Trains};
 use crate::queue_pair::outgoing_requests::Fate;
 use crate::queue_pair::qp_stage::Stage;
 use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Refusal, Service};
 use omniverb_transport::{

@@ -1,6 +1,6 @@
 //! Derives a connection's parameters from the application's QP and the kind of its peer.
 
-use crate::peer_features as feature;
+use crate::peer_features;
 use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
@@ -60,10 +60,10 @@ impl Terms {
         if self.trains == Trains::AcknowledgementFirst {
             config.acknowledgements = Acknowledgements::Behind;
         }
-        if self.features & feature::NAME_ALL != 0 {
+        if self.features & peer_features::NAME_ALL != 0 {
             config.naming = AddressedPackets::Every;
         }
-        if self.features & feature::DELAYS != 0 {
+        if self.features & peer_features::DELAYS != 0 {
             config.delay_notices = DelayNotices::Agreed;
         }
         config.burst = TRAIN;

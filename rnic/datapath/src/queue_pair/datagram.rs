@@ -1,10 +1,10 @@
 //! Serves a UD queue pair and one destination: a link on one side, single packets on the other.
 
-use crate::allowance::Allowance;
 use crate::pacing::sender_throttle::Throttle;
 use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::queue_pair::unreliable_backlog::Backlog;
 use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::{Record, UserMemory};

@@ -1,9 +1,9 @@
 //! Turns records of the application's request ring into requests of the transport.
 
-use crate::allowance::Allowance;
-use crate::memory_accounts::{Part, Room};
+use crate::memory_accounts::{Room, RoomPart};
 use crate::pages::mapped_pages::{MappedPages, Target};
 use crate::pages::payload_source_offers::Sources;
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
@@ -63,7 +63,7 @@ struct Answer {
     response: Response,
     data: Box<[u8]>,
     /// Of the room for READ data.
-    _part: Option<Part>,
+    _part: Option<RoomPart>,
 }
 
 /// The records under way, oldest first.

@@ -8,9 +8,9 @@
 //! turn has come (a READ may be executed again, 9.4.4): nothing else would ever make room, since
 //! answers leave in order.
 
-use crate::allowance::Allowance;
-use crate::memory_accounts::{Part, Room};
+use crate::memory_accounts::{Room, RoomPart};
 use crate::pages::read_execution::Filling;
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_transport::{FetchOutcome, ReadRequest, Ticket};
@@ -64,7 +64,7 @@ impl Reading {
 /// Bytes that came before their turn, and their part of the room for such.
 struct KeptAnswer {
     bytes: VecDeque<u8>,
-    part: Part,
+    part: RoomPart,
 }
 
 impl KeptAnswer {

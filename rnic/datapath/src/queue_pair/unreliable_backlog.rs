@@ -4,8 +4,8 @@
 //! receiver some are kept, and the sender is told: by a congestion notification packet (A17.9.3),
 //! which says for these services what lost acknowledgements say for RC.
 
-use crate::allowance::Allowance;
-use crate::memory_accounts::{Part, Room};
+use crate::memory_accounts::{Room, RoomPart};
+use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_wire::PacketPosition;
@@ -30,7 +30,7 @@ const ASK_EVERY: u64 = 100_000;
 struct QueuedMessage {
     request: Request,
     data: Box<[u8]>,
-    _part: Part,
+    _part: RoomPart,
 }
 
 /// Messages for which there was no room, oldest first.

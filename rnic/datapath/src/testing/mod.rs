@@ -21,7 +21,7 @@ pub fn end(memory: &Window, side: usize) -> Option<Endpoint> {
     end_that_rings(memory, side, Window::private(omniverb_ring::doorbell::PAGE_BYTES))
 }
 
-/// The same; `page`: the peer's of a doorbell.
+/// One side of a link with the least rings. `page`: the doorbell page that wakes its peer.
 #[must_use]
 pub fn end_that_rings(memory: &Window, side: usize, page: Window) -> Option<Endpoint> {
     let page = DoorbellPage::new(page);

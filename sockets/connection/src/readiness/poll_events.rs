@@ -27,7 +27,8 @@ pub const WRITABLE: i16 = OUT | WRNORM;
 /// What says that a connection ends.
 pub const ENDING: i16 = ERR | HUP | RDHUP;
 
-/// What is told of a connection of which all is known ([`connection_slot`]'s events).
+/// Events that `poll` reports of a connection with these of [`connection_slot`]'s, which are all
+/// that it has.
 #[must_use]
 pub fn of_connection(events: u32, asked: i16) -> i16 {
     let mut all =

@@ -2,7 +2,7 @@
 
 use super::late_payload::talk;
 use super::one_side::{Side, side};
-use omniverb_datapath::feature;
+use omniverb_datapath::peer_features;
 use omniverb_link::Request;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_ring::UserMemory;
@@ -22,7 +22,7 @@ fn send(asker: &mut Side, holder: &mut Side) -> bool {
 
 #[test]
 fn a_message_for_the_dead_is_not_acknowledged() {
-    for features in [0, feature::ALL] {
+    for features in [0, peer_features::ALL] {
         let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, features));
         assert!(send(&mut asker, &mut holder), "there is a receive, and it is long enough");
         holder.die();

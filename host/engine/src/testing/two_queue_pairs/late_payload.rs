@@ -4,7 +4,7 @@ use super::one_side::{Side, side};
 use super::source_region::{KEY, Shelf};
 use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::Mappings;
-use omniverb_datapath::feature;
+use omniverb_datapath::peer_features;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
@@ -32,7 +32,7 @@ pub(super) fn talk(now: u64, from: &mut Side, to: &mut Side) -> usize {
 
 #[test]
 fn payload_that_is_filled_late_arrives() {
-    let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, feature::ALL));
+    let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, peer_features::ALL));
     let (mut shelf, budget) = (Shelf::new(), Mappings::default().budget());
     let whole = Request::Send { flags: FIRST | LAST, immediate: 0 };
     assert_eq!(shelf.send(&mut asker.application, &whole, &[1; LENGTH]), None, "not reached yet");

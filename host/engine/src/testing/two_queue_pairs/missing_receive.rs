@@ -2,7 +2,7 @@
 
 use super::late_payload::talk;
 use super::one_side::{RECEIVE, Side, side_with};
-use omniverb_datapath::feature;
+use omniverb_datapath::peer_features;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
@@ -37,7 +37,7 @@ fn pass(now: u64, asker: &mut Side, holder: &mut Side) {
 
 #[test]
 fn a_receive_that_comes_late_is_taken_at_once() {
-    let [mut asker, mut holder] = refused(feature::ALL);
+    let [mut asker, mut holder] = refused(peer_features::ALL);
     let mut now = 1;
     for _ in 0..90 {
         now += 10 * MS;
@@ -59,7 +59,7 @@ fn a_receive_that_comes_late_is_taken_at_once() {
 
 #[test]
 fn a_receive_that_does_not_come_is_given_up() {
-    let [mut asker, mut holder] = refused(feature::ALL);
+    let [mut asker, mut holder] = refused(peer_features::ALL);
     let mut now = 1;
     let failure = loop {
         now += MS;

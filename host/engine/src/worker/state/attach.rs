@@ -10,7 +10,7 @@ use crate::worker::link::{Ends, Kind, Link, Reason};
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::thread_sleep::Watcher;
 use crate::worker::vnic::Vnic;
-use omniverb_datapath::feature;
+use omniverb_datapath::peer_features;
 use omniverb_datapath::queue_pair::connection_parameters::Trains;
 use omniverb_datapath::queue_pair::datagram::Datagrams;
 use omniverb_link::{Endpoint, EndpointParts, layout};
@@ -173,7 +173,7 @@ impl State {
         let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
         let Attach { qpn, peer_qpn, service, .. } = *attach;
         // A peer within this engine is an Omniverb, too.
-        let features = if attach.within.is_some() { feature::ALL } else { attach.features };
+        let features = if attach.within.is_some() { peer_features::ALL } else { attach.features };
         let trains = match attach.features != 0 && attach.within.is_none() {
             true => Trains::AcknowledgementFirst,
             false => Trains::OneByOne,

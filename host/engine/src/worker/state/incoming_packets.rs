@@ -9,7 +9,7 @@ use crate::network::pending_probes::Number;
 use crate::network::roce_port::Arrival;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::{Ends, Reason};
-use omniverb_datapath::feature;
+use omniverb_datapath::peer_features;
 use omniverb_datapath::train_numbering::Numbering;
 use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId, group_of_programs};
@@ -86,7 +86,7 @@ impl State {
             Number::Strange if features.is_none() => {
                 let Some(home) = self.vnics.get_mut(at) else { return };
                 if home.reports.may_reply(from, clock::now()) {
-                    let reply = handshake_datagram::reply(number, feature::ALL);
+                    let reply = handshake_datagram::reply(number, peer_features::ALL);
                     home.sockets.answer(&reply, from, arrival.interface);
                 }
             }

@@ -1,4 +1,4 @@
-//! Keeps which senders to multicast groups the engine was told of.
+//! Keeps which senders to multicast groups the engine was told of last.
 
 use crate::engine::TenantsByAddress;
 use std::sync::Arc;
