@@ -30,10 +30,10 @@ def _blocks(seen):
 def _contents(scene):
     """Services and rdma_cm, both tenants at once: contents are right, and nothing that passes can
     be read."""
-    watched = begin(scene.hosts, "watch", 60, secret=b"rdma-ping-".hex())
+    watched = begin(scene.hosts, "watch", secret=b"rdma-ping-".hex())
     virtual_networks.far_programs(scene)
     virtual_networks.by_address(scene)
-    seen = said(watched, 120)
+    seen = said(watched)
     check(seen["plain"] == 0 and seen["readable"] == 0, f"{seen}")
     check(sum(seen["spis"].values()) > 2000 and seen["messages"] >= 8, f"{seen}")
     check(len(_blocks(seen)) >= 2, f"both tenants use the same numbers: {seen}")
@@ -55,14 +55,14 @@ def _shown(scene):
 
 def _attacked(scene):
     """What passes one way is sent again, as it is and changed; messages of the handshake, too."""
+    replayed = begin(scene.hosts, "replay")
     running = [client_server.Duet(pair, ["ibv_rc_pingpong", "-g", "0", "-c", "-n", "4000"])
                for pair in scene.pairs.values()]
-    replayed = begin(scene.hosts, "replay", 8)
     for duet in running:
         virtual_networks.check_pingpong(duet.finish(120))
     words = ["ib_write_bw", "-F", "-x", "0", "-s", "65536", "-n", "500"]
     client_server.run(scene.pairs["red"], *words)
-    seen = said(replayed, 60)
+    seen = said(replayed)
     check(seen["sent"] > 200, f"{seen}")
 
 
@@ -139,9 +139,9 @@ def _new_key(scene):
 
 def _groups(scene):
     """Copies for groups are encrypted, too."""
-    watched = begin(scene.hosts, "watch", 30, secret="ff" * 16)
+    watched = begin(scene.hosts, "watch", secret="ff" * 16)
     virtual_networks.in_groups(scene, scene.hosts.a.daemon)
-    seen = said(watched, 60)
+    seen = said(watched)
     check(seen["plain"] == 0 and sum(seen["spis"].values()) >= 100, f"{seen}")
 
 

@@ -60,12 +60,17 @@ class _Scene:
         return "".join(daemon.log() for daemon in self.hosts.daemons)
 
 
-def begin(hosts, kind, seconds, **more):
-    """Starts harness/independent_psp.py where the cable of two hosts ends."""
-    order = {"kind": kind, "seconds": seconds, "interface": hosts.cable.NAME, **more}
-    return process.start([*hosts.a.switch.enter(), sys.executable, "-B",
-                          pathlib.Path(independent_psp.__file__), json.dumps(order)],
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def begin(hosts, kind, **more):
+    """Starts harness/independent_psp.py where the cable of two hosts ends, and waits until it
+    listens; `said` ends it."""
+    order = {"kind": kind, "interface": hosts.cable.NAME, **more}
+    program = process.start([*hosts.a.switch.enter(), sys.executable, "-B",
+                             pathlib.Path(independent_psp.__file__), json.dumps(order)],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+    line = program.stdout.readline()
+    check(line.strip() == independent_psp.READY, line)
+    return program
 
 
 @contextlib.contextmanager
@@ -79,7 +84,7 @@ def _fixture(stage):
 
 
 def said(program, limit=60):
-    """What harness/independent_psp.py has to say at its end."""
+    """Ends harness/independent_psp.py; what it has to say then."""
     text = process.finish(program, limit)
     check(program.returncode == 0, text)
     print(text)
@@ -90,7 +95,7 @@ def _contents(scene):
     """Programs that check every byte; nothing of it passes in plain."""
     hosts = scene.hosts
     # ib_send_lat and the pingpongs send what is in their buffers: a pattern that can be searched.
-    watched = begin(scene.hosts, "watch", 25, secret=b"rdma-ping-".hex())
+    watched = begin(scene.hosts, "watch", secret=b"rdma-ping-".hex())
     for name in ("rc", "uc", "ud", "srq"):
         outcome = client_server.run(hosts, f"ibv_{name}_pingpong", "-g", scene.gid_index, "-c",
                                     "-n", 500)
@@ -163,12 +168,9 @@ def _play_peer(order):
 def _attacked(scene):
     """What passes one way is sent again, as it is and changed: the programs notice nothing."""
     hosts = scene.hosts
-    soak = hosts.apart().start("/opt/programs/soak", "two_processes", 40_000, 5,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    time.sleep(1)
-    seen = said(begin(scene.hosts, "replay", 8))
-    text = process.finish(soak, 120)
-    check(soak.returncode == 0, text)
+    replayed = begin(scene.hosts, "replay")
+    print(hosts.apart().run("/opt/programs/soak", "two_processes", 40_000, 5, limit=120))
+    seen = said(replayed)
     check(seen["sent"] > 200, f"{seen}")
     quiet(hosts)
 
@@ -178,7 +180,7 @@ def _rotation(scene):
     scene.reload(1)
     # vNICs that are open keep their lifetime: begin anew.
     quiet(scene.hosts)
-    watched = begin(scene.hosts, "watch", 12, secret="ff" * 16)
+    watched = begin(scene.hosts, "watch", secret="ff" * 16)
     running = client_server.Duet(scene.hosts, ["ib_send_bw", "-F", "-D", "8", "-s", "1024"])
     running.finish(60)
     print(scene.hosts.apart().run("/opt/programs/soak", "two_processes", 20_000, 3, limit=90))

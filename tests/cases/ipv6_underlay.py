@@ -37,18 +37,18 @@ def _encrypted(stage):
 
 def _programs(scene):
     """All services, of two tenants at once; what passes is RoCE over IPv6."""
-    watched = begin(scene.hosts, "watch", 20, secret="ff" * 16)
+    watched = begin(scene.hosts, "watch", secret="ff" * 16)
     virtual_networks.far_programs(scene)
-    seen = said(watched, 60)
+    seen = said(watched)
     check(seen["plain"] > 1000 and not seen["spis"], f"{seen}")
 
 
 def _contents(scene):
     """The same and rdma_cm, encrypted: nothing that passes can be read."""
-    watched = begin(scene.hosts, "watch", 60, secret=b"rdma-ping-".hex())
+    watched = begin(scene.hosts, "watch", secret=b"rdma-ping-".hex())
     virtual_networks.far_programs(scene)
     virtual_networks.by_address(scene)
-    seen = said(watched, 120)
+    seen = said(watched)
     check(seen["plain"] == 0 and seen["readable"] == 0, f"{seen}")
     check(sum(seen["spis"].values()) > 2000 and seen["messages"] >= 8, f"{seen}")
 

@@ -22,6 +22,8 @@ PORT, ROCE_PORT = 1000, 4791
 _NAME = b"OVPSP\0\x01"
 _REQUEST, _ANSWER = b"\x01", b"\x02"
 _NONE = bytes(12)
+# What the program prints once it listens.
+READY = "listens"
 
 
 def _derived(key, *label):
@@ -145,21 +147,27 @@ class Peer:
         return packet
 
 
-def datagrams(seconds, interface=""):
-    """UDP that this namespace sees within so many seconds: headers of UDP, and what follows."""
-    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)) as watched:
-        if interface:
-            watched.bind((interface, 3))
-        watched.settimeout(0.2)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                packet, _ = watched.recvfrom(65536)
-            except TimeoutError:
-                continue
-            datagram = _udp(packet)
-            if datagram:
-                yield datagram
+def _packets(interface, kind):
+    """A packet socket, and what it gets with sender's addresses until standard input is closed and
+    nothing is left to read. Says so when it listens."""
+    with socket.socket(socket.AF_PACKET, kind, socket.htons(3)) as watched:
+        watched.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
+        watched.bind((interface, 3))
+        print(READY, flush=True)
+        while True:
+            readable = select.select([watched, sys.stdin], [], [])[0]
+            if watched in readable:
+                yield watched, *watched.recvfrom(65536)
+            else:
+                return
+
+
+def datagrams(interface):
+    """UDP that passes an interface: headers of UDP, and what follows."""
+    for _, packet, _ in _packets(interface, socket.SOCK_DGRAM):
+        datagram = _udp(packet)
+        if datagram:
+            yield datagram
 
 
 def _udp(packet):
@@ -180,7 +188,7 @@ def _watch(order):
     """Counts what passes: PSP by SPI, RoCE in plain, and whether a text is readable in any."""
     spis, plain, messages, readable = {}, 0, 0, 0
     secret = bytes.fromhex(order["secret"])
-    for datagram in datagrams(order["seconds"], order["interface"]):
+    for datagram in datagrams(order["interface"]):
         body = datagram[8:]
         if ports(datagram)[1] == ROCE_PORT:
             plain += body[1] & 15 != 15  # version 15: a handshake of two Omniverbs
@@ -209,29 +217,22 @@ def _again(frame, rng):
 def _replay(order):
     """Sends again what leaves by an interface, as it was and with a bit changed; messages of the
     handshake, too."""
-    rng, sent, end = random.Random(1), 0, time.monotonic() + order["seconds"]
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as cable:
-        cable.bind((order["interface"], 3))
-        cable.settimeout(0.2)
-        while time.monotonic() < end:
+    rng, sent = random.Random(1), 0
+    for cable, frame, address in _packets(order["interface"], socket.SOCK_RAW):
+        packet = frame[14:]
+        is_udp = packet[:1] == b"\x45" and packet[9] == 17 and len(packet) > 44
+        if not is_udp or address[2] != socket.PACKET_OUTGOING or ports(packet[20:])[1] != PORT:
+            continue
+        for one in _again(frame, rng):
             try:
-                frame, address = cable.recvfrom(65536)
-            except TimeoutError:
-                continue
-            packet = frame[14:]
-            is_udp = packet[:1] == b"\x45" and packet[9] == 17 and len(packet) > 44
-            if not is_udp or address[2] != socket.PACKET_OUTGOING or ports(packet[20:])[1] != PORT:
-                continue
-            for one in _again(frame, rng):
-                try:
-                    sent += cable.send(one) > 0
-                except OSError:
-                    pass  # no buffer, or a train, which is larger than a packet may be
+                sent += cable.send(one) > 0
+            except OSError:
+                pass  # no buffer, or a train, which is larger than a packet may be
     print(json.dumps({"sent": sent}))
 
 
 def main():
-    """What the first argument says: {"kind": watch | replay, "seconds", "interface"}."""
+    """What the first argument says: {"kind": watch | replay, "interface"}."""
     order = json.loads(sys.argv[1])
     {"watch": _watch, "replay": _replay}[order["kind"]](order)
 
