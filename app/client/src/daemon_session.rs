@@ -8,8 +8,8 @@
 
 use crate::daemon_call_lock::{CallGuard, CallLock};
 use crate::daemon_choice;
+use crate::daemon_messages_with_fds::{MessageWithFiles, WelcomeFiles};
 use crate::errno_conversion::errno_of;
-use crate::messages_with_files::{MessageWithFiles, WelcomeFiles};
 use crate::vnic_description::{NoDevice, VirtualNic};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,

@@ -5,11 +5,11 @@
 //! then work without either. There is one [`Client`] per process, made when the program first
 //! asks for devices; nothing runs or is open before that.
 
-mod adoption_env_variable;
 mod client;
 mod daemon_call_lock;
 mod daemon_caller_trait;
 mod daemon_choice;
+mod daemon_messages_with_fds;
 mod daemon_session;
 mod deferred_daemon_calls;
 mod device_import;
@@ -17,12 +17,13 @@ mod device_platform;
 mod errno_conversion;
 mod fd_readiness_thread;
 mod fork;
+mod link_trace_writer;
 mod memory_from_daemon;
-mod messages_with_files;
 mod moved_or_pinned_extent;
 mod multicast_attachments;
 mod multicast_groups_of_qp;
-mod page_revocation;
+mod page_adoption_opt_out;
+mod page_take_back_thread;
 mod peer_doorbells;
 mod peer_mappings;
 mod pending_datagram_links;
@@ -37,7 +38,6 @@ mod sibling_library_fds;
 mod signal_free_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
-mod trace_ring;
 mod unsent_event_replies;
 mod user_memory_constructors;
 mod vm_window_loans;

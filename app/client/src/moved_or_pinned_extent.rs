@@ -1,7 +1,7 @@
 //! Describes an extent: part of a region of this process that is moved onto a file, where peers can
 //! map it, or that stays where it is in a virtual machine's memory, where the host's engine can.
 
-use crate::page_revocation::RevokerStay;
+use crate::page_take_back_thread::RevokerStay;
 use omniverb_adopt::{AdoptedPages, ReleaseError};
 use omniverb_device::Region;
 use omniverb_session::body;

@@ -3,7 +3,7 @@
 
 use crate::memory_from_daemon;
 use crate::moved_or_pinned_extent::Extent;
-use crate::page_revocation::RevokerStay;
+use crate::page_take_back_thread::RevokerStay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::page_grant_pacing;
@@ -353,7 +353,7 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page_revocation::{PageOwner, PageQuestion, PageRevocation};
+    use crate::page_take_back_thread::{PageOwner, PageQuestion, PageRevocation};
     use omniverb_ring::UserMemory;
     use omniverb_terms::Lkey;
     use std::sync::Weak;

@@ -10,7 +10,8 @@ pub(crate) use limit_groups::{CommonLimits, SharedLimits};
 use limit_groups::{LimitGroups, of_ops, of_rate};
 use omniverb_engine::{
     Attach, Command, Denial, Engine, Event as Happened, Faults as Line, Grant, LimitUnit,
-    Memory as Kept, PerUnit, Recipient as Addressed, Seat, Settings, UnderlayRelay, recorder,
+    Memory as Kept, PerUnit, Recipient as Addressed, Seat, Settings, UnderlayRelay,
+    capture_recorder,
 };
 use omniverb_fairness::Holder;
 use omniverb_ring::Window;
@@ -26,7 +27,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub(crate) use omniverb_engine::recorder::Summary;
+pub(crate) use omniverb_engine::capture_recorder::Summary;
 pub(crate) use omniverb_engine::{
     ENCRYPTION_BYTES, Encryption, FaultCounters, NetworkPlaces, Pages, QpCounters, Refusal, Row,
     TenantsByAddress, handshake_datagram,
@@ -420,12 +421,12 @@ impl Packets {
 }
 
 /// The thread that writes captures, as the rest of the daemon speaks to it.
-pub(crate) struct Recorder(recorder::Recorder);
+pub(crate) struct Recorder(capture_recorder::Recorder);
 
 impl Recorder {
     /// `bytes`: what all captures together may keep until it is written.
     pub(crate) fn start(pulses: &ThreadPulses, bytes: usize) -> io::Result<Recorder> {
-        Ok(Recorder(recorder::Recorder::start(pulses.minor("recorder"), bytes)?))
+        Ok(Recorder(capture_recorder::Recorder::start(pulses.minor("recorder"), bytes)?))
     }
 
     /// Readable when [`next_ended`](Self::next_ended) has something.
@@ -481,7 +482,7 @@ impl Recorder {
 
     /// Trusts a session's reports about this end of a link.
     pub(crate) fn trace(&self, end: &TracedEnd) {
-        let traced = recorder::TracedEnd {
+        let traced = capture_recorder::TracedEnd {
             qpn: end.qpn,
             peer_qpn: end.peer_qpn,
             service: end.service,

@@ -1,9 +1,9 @@
 //! Defines commands of the control plane to the engine, and events back.
 
+use crate::capture_recorder::packet_queue::PacketQueue;
 use crate::kept_memory_limits::HolderPath;
-use crate::network::network_places::NetworkPlaces;
 use crate::network::tenants_by_address::TenantsByAddress;
-use crate::recorder::packet_queue::PacketQueue;
+use crate::network::virtual_network_senders::NetworkPlaces;
 use omniverb_link::page_grant_pacing::Denial;
 use omniverb_pacer::{Limit, SharedLimiter};
 use omniverb_psp::TenantKey;

@@ -10,6 +10,7 @@
 //! out to the link, or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
+pub mod capture_recorder;
 mod command;
 mod engine_handle;
 mod event_outbox;
@@ -18,11 +19,11 @@ mod kept_memory_limits;
 mod network;
 mod pacing;
 mod pages;
-pub mod recorder;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod worker;
 
+pub use capture_recorder::packet_queue::PacketQueue;
 pub use command::{
     Attach, Command, Encryption, Event, Grant, LimitGroup, LimitUnit, Memory, Pages, PerUnit,
     QpCounters, Recipient, Row,
@@ -30,9 +31,9 @@ pub use command::{
 pub use engine_handle::{Engine, Settings};
 pub use kept_memory_limits::HolderPath;
 pub use network::handshake_datagram;
-pub use network::network_places::NetworkPlaces;
 pub use network::tenants_by_address::TenantsByAddress;
 pub use network::underlay_relay::{Seat, UnderlayRelay};
+pub use network::virtual_network_senders::NetworkPlaces;
 pub use omniverb_datapath::peer_features;
 pub use omniverb_link::page_grant_pacing::Denial;
 pub use omniverb_pacer::{Limit, SharedLimiter};
@@ -40,4 +41,3 @@ pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};
 pub use omniverb_psp::{PORT as PSP_PORT, TenantKey};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::fault_injection::{FaultCounts as FaultCounters, Faults};
-pub use recorder::packet_queue::PacketQueue;

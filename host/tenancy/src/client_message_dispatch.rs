@@ -1,7 +1,7 @@
 //! Dispatches messages of clients to the functions that handle them.
 
 use crate::action::{Action, Arrived, Channel};
-use crate::policy::control_limits::CallKind;
+use crate::policy::control_call_rate_limits::CallKind;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;

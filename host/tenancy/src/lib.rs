@@ -14,14 +14,14 @@ mod accounts;
 mod action;
 mod client_message_dispatch;
 mod cm;
-mod context;
+mod daemon_memory_reports;
+mod decision_context;
 mod directory;
 mod limits;
+mod link_observers;
 mod links;
 mod memory;
-mod memory_reports;
 mod network;
-mod observers;
 mod operator_calls;
 mod policy;
 mod qp_data_path;
@@ -51,8 +51,8 @@ pub use memory::extent_file_allocator::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
 pub use omniverb_terms::{Operations, UnderlayRoute, VnicId};
-pub use policy::adoption::Adoption;
-pub use policy::control_limits::ControlLimits;
+pub use policy::control_call_rate_limits::ControlLimits;
+pub use policy::page_adoption_between_vnics::Adoption;
 pub use policy::policies::{
     Datapath, KeyGeneration, Policies, Policy, RateLimit, SharedLimit, TenantId,
 };

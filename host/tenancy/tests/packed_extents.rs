@@ -2,14 +2,14 @@
 //!
 //! Their offsets are not 0, as in a virtual machine's window.
 
-#[path = "all/adoption.rs"]
-mod adoption;
 #[path = "all/engine_grants.rs"]
 mod engine_grants;
 #[path = "all/grant_lifetime.rs"]
 mod grant_lifetime;
 #[path = "all/numbers_keys_and_quotas.rs"]
 mod object_limits;
+#[path = "all/page_adoption_policy.rs"]
+mod page_adoption_policy;
 #[path = "all/support/mod.rs"]
 mod support;
 

@@ -2,7 +2,7 @@
 
 use crate::congestion::Congestion;
 use crate::delay_notice::DelayMeter;
-use crate::operation_permit::OperationPermit;
+use crate::operation_rate_permit::OperationPermit;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::upper_layer::{LateAnswer, RunOutcome, Ticket, UpperLayer};

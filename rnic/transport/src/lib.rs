@@ -14,7 +14,7 @@ mod connection;
 mod connection_config;
 mod delay_notice;
 pub mod fault_injection;
-mod operation_permit;
+mod operation_rate_permit;
 mod requester;
 mod responder;
 mod rtt;
@@ -32,7 +32,7 @@ pub use connection::{Connection, Counters, Ecn, SendParameters, Transmit};
 pub use connection_config::{
     Acknowledgements, AddressedPackets, Config, ConfigError, DelayNotices, GoneReads,
 };
-pub use operation_permit::OperationPermit;
+pub use operation_rate_permit::OperationPermit;
 pub use unreliable_connection::Unreliable;
 pub use upper_layer::{
     AtomicOperation, AtomicRequest, Delivery, FetchOutcome, FlushRequest, GatherOutcome, Kind,

@@ -1,6 +1,6 @@
 //! Unreliable connection (9.8.2, 9.9.4): messages in order or not at all, no answers.
 
-use crate::operation_permit::OperationPermit;
+use crate::operation_rate_permit::OperationPermit;
 use crate::requester::{OpenMessage, check};
 use crate::responder::{length_fits, part};
 use crate::unwrapped_psn::Sequence;

@@ -5,7 +5,7 @@
 //! them (`omniverb_link::page_grant_pacing`).
 
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
-use crate::messages_with_files::MessageWithFiles;
+use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::moved_or_pinned_extent::{Extent, Release};
 use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
 use crate::vm_window_loans;

@@ -1,9 +1,9 @@
 //! Starts and stops the tracing of links while the daemon captures packets.
 
+use crate::daemon_messages_with_fds::MessageWithFiles;
+use crate::link_trace_writer::TraceRing;
 use crate::memory_from_daemon;
-use crate::messages_with_files::MessageWithFiles;
 use crate::queue_pair_records::QueuePairs;
-use crate::trace_ring::TraceRing;
 use omniverb_link::Tracer;
 use omniverb_link::captured_operations_ring::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};

@@ -2,9 +2,9 @@
 
 use super::Client;
 use crate::daemon_caller_trait::DaemonCaller;
+use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::deferred_daemon_calls::DeferredCall;
-use crate::messages_with_files::MessageWithFiles;
-use crate::page_revocation::PageQuestion;
+use crate::page_take_back_thread::PageQuestion;
 use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};

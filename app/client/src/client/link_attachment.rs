@@ -1,8 +1,8 @@
 //! Attaching links that the daemon made.
 
 use super::Client;
+use crate::daemon_messages_with_fds::{LinkFiles, MessageWithFiles};
 use crate::memory_from_daemon;
-use crate::messages_with_files::{LinkFiles, MessageWithFiles};
 use crate::peer_doorbells::{BELL_BYTES, PeerBell, PeerDoorbells};
 use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::{FarEnd, Peer, Shared};

@@ -12,39 +12,39 @@ mod memory_registration;
 mod multicast_attach_calls;
 mod multicast_group_requests;
 mod open_shared_qp;
-mod page_revocation_requests;
+mod page_take_back_requests;
 mod pages_granted_to_peers;
-mod peer_mapping_requests;
 mod progress_thread;
 mod qp_lifecycle;
 mod region_own_mapping;
+mod requests_to_map_peer_pages;
 mod resume_after_restart;
 mod shared_qp_open_requests;
 mod shared_qp_openers;
 mod sibling_library_calls;
 mod vm_page_pinning;
 mod xrc_hidden_qps;
-mod xrc_srq_links;
+mod xrc_srqs_of_other_processes;
 
 pub use self::device_sharing::{ExportOffer, is_command_file};
 pub use self::memory_registration::{REGIONS_MAX, RegistrationRequest};
 pub use self::open_shared_qp::OpenedQp;
 pub use self::sibling_library_calls::DaemonAnswer;
-pub use self::xrc_srq_links::Membership;
+pub use self::xrc_srqs_of_other_processes::Membership;
 
 use self::multicast_group_requests::MulticastGroups;
 use self::pages_granted_to_peers::GrantedPages;
 use crate::daemon_caller_trait::DaemonCaller;
+use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::daemon_session::{self, Session};
-use crate::messages_with_files::MessageWithFiles;
 use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
     deferred_daemon_calls, device_import, device_platform, fork, peer_doorbells, peer_mappings,
     region_extents_by_rkey, sibling_library_event_subscribers, xrc_domain_discovery,
 };
 use crate::{
-    progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, sibling_library_fds,
-    trace_ring,
+    link_trace_writer, progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp,
+    sibling_library_fds,
 };
 use omniverb_device::Shared;
 use omniverb_session::Message;
@@ -86,7 +86,7 @@ pub struct Client {
     imported: Arc<device_import::ImportBudget>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
-    pub(crate) tracing: trace_ring::TraceRing,
+    pub(crate) tracing: link_trace_writer::TraceRing,
     /// Which process made it; see [`fork::generation`].
     generation: u64,
 }

@@ -7,7 +7,7 @@
 //! are heard only from the socket of their part. The maker looks for the statement once more when
 //! it is connected: the process that made it is alive, and so the socket is that process's.
 
-use super::xrc_srq_links::serve_domain;
+use super::xrc_srqs_of_other_processes::serve_domain;
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
 use crate::shared_qp::{MakerConnection, WatchedProcess};

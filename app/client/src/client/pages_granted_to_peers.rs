@@ -1,12 +1,12 @@
 //! Holds the pages of this process that peers may be granted, and takes them back.
 
 use crate::fork;
-use crate::page_revocation::PageRevocation;
+use crate::page_take_back_thread::PageRevocation;
 use crate::peer_doorbells::PeerDoorbells;
 use crate::progress_thread_state::Progress;
 use crate::queue_pair_records::QueuePairs;
 use crate::region_extents_by_rkey::Keys;
-use crate::{adoption_env_variable, daemon_session::Session};
+use crate::{daemon_session::Session, page_adoption_opt_out};
 use omniverb_device::Shared;
 use omniverb_session::body::{self, LetGo};
 use omniverb_terms::{Errno, Rkey};
@@ -61,7 +61,7 @@ impl GrantedPages {
             progress,
             me: me.clone(),
             generation: fork::generation(),
-            keeps_pages: adoption_env_variable::keeps_pages(),
+            keeps_pages: page_adoption_opt_out::keeps_pages(),
         })
     }
 

@@ -13,7 +13,6 @@
 
 mod address_prefix;
 mod apply_object_changes;
-mod chosen_qpns;
 mod cluster_tenant_key_files;
 mod container_addresses;
 mod container_objects;
@@ -22,15 +21,16 @@ mod containers;
 mod object_and_network_rows;
 mod object_name_syntax;
 mod object_set;
-mod policy_addresses;
+mod policy_underlay_addresses;
 mod remote_vnic;
-mod rule_value;
+mod rule_serialization;
 mod rule_virtual_address;
 mod state_file;
 mod tenant_key_file_reader;
 mod underlay_network;
 mod value_syntax;
 mod virtual_network_placement;
+mod vnic_qpn_ranges;
 mod vnics_and_their_objects;
 
 use crate::engine::SharedLimits;
@@ -50,7 +50,7 @@ use omniverb_tenancy::{
     Policy, RuleSet, TenantId, TenantNetwork, VnicId, VnicNames, VnicPlace, VnicRules,
 };
 pub use remote_vnic::RemoteVnic;
-pub use rule_value::RuleValue;
+pub use rule_serialization::RuleValue;
 pub use rule_virtual_address::VirtualAddress;
 use rustix::io::Errno;
 use state_file::StateFile;

@@ -7,7 +7,7 @@ use super::address_prefix::Prefix;
 use super::container_rules::{ContainerRule, RULES_MAX};
 use super::object_name_syntax::{NAME_BYTES_MAX, is_name};
 use super::remote_vnic::{RemoteVnic, parse_name};
-use super::rule_value::RuleValue;
+use super::rule_serialization::RuleValue;
 use super::value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
     OperationRateValue, OpsValue, RateValue, SizeValue,

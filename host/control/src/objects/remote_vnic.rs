@@ -5,8 +5,8 @@
 //! tenant's key, from which its vGID and its proof are made. What an operator describes decides
 //! before it, so nothing that this host has depends on one.
 
-use super::chosen_qpns::{QPNS, chosen};
 use super::object_name_syntax::is_name;
+use super::vnic_qpn_ranges::{QPNS, chosen};
 use omniverb_netns::is_of_a_host;
 use omniverb_tenancy::VnicPlace;
 use omniverb_terms::Gid;

@@ -8,10 +8,10 @@
 //! vNICs of other hosts that the cluster's agents announce come last. One that is in the way of
 //! another is left out, so that nothing that was described depends on them.
 
-use super::chosen_qpns::{NUMBERS, QPNS, chosen};
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
 use super::remote_vnic::{RemoteVnic, parse_name, place_proof};
 use super::tenant_key_file_reader::TenantKeys;
+use super::vnic_qpn_ranges::{NUMBERS, QPNS, chosen};
 use crate::engine::ENCRYPTION_BYTES;
 use omniverb_netns::is_of_a_host;
 use omniverb_tenancy::{TenantNetwork, VnicPlace};

@@ -20,23 +20,23 @@ mod guest_memory;
 mod helper_answers;
 mod identify_connections;
 mod link_audit_lines;
-mod objects;
+mod object_change_calls;
 mod open_underlay_sockets;
 mod operation_contexts;
+mod operator_vnic_calls;
 mod operators;
 mod page_loans;
 mod pair_windows;
 mod probe_and_cm_packets;
 mod start;
 mod status;
-mod tell_group_senders;
+mod tell_engine_multicast_senders;
 mod virtual_machines;
-mod vnics;
 
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::daemon_log::Journal;
-use crate::departed_processes::Departed;
+use crate::disconnected_pair_window_users::Departed;
 use crate::engine::Packets;
 use crate::extent_memory::Extents;
 use crate::guest_memory::Pins;
@@ -45,6 +45,7 @@ use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
 use crate::lingering_file_watch::WatchedFiles;
 use crate::link_audit_rate_limit::Audit;
+use crate::multicast_senders_told_to_engine::GroupSenders;
 use crate::objects::Objects;
 use crate::operators::Operators;
 use crate::pending_namespace_inspections::PendingInspections;
@@ -55,7 +56,6 @@ use crate::settings::Ended;
 use crate::socket_broker_supervisor::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tenancy_and_pending_actions::Tables;
-use crate::told_group_senders::GroupSenders;
 use crate::underlay_sockets::UnderlaySockets;
 use crate::unidentified_connections::Arrivals;
 use crate::virtual_machines::Machines;
@@ -70,7 +70,7 @@ use omniverb_tenancy::SessionId;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-pub use objects::{Configured, Reload};
+pub use object_change_calls::{Configured, Reload};
 
 /// The daemon's one thread, with everything that it looks after.
 pub struct Server {

@@ -4,7 +4,7 @@ use crate::allowed_processes::Admission;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::daemon_log::{Journal, Level};
-use crate::departed_processes::Departed;
+use crate::disconnected_pair_window_users::Departed;
 use crate::engine::{Packets, Recorder};
 use crate::extent_memory::Extents;
 use crate::fnv_hash::{BASIS, fnv1a};

@@ -5,7 +5,7 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
 use omniverb_sys::{Access, Extent, memfd, seqpacket};
-use omniverb_tenancy::testing::packed_layout::Packed;
+use omniverb_tenancy::testing::packed_extent_layout::Packed;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;

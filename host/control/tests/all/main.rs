@@ -2,7 +2,7 @@
 //!
 //! It is one program, since each takes longer to link than to run. Tests that count descriptors or
 //! signs of life of the whole process are apart (`pair_windows.rs`,
-//! `two_hosts_datapath_and_rate.rs`, `watchdog.rs`).
+//! `two_hosts_paths_and_policies.rs`, `watchdog.rs`).
 
 mod extents;
 mod guest_memory_claims;

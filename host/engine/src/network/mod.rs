@@ -3,11 +3,11 @@
 
 pub(crate) mod early_packets;
 pub(crate) mod fault_injection;
-mod group_copy;
 pub mod handshake_datagram;
 pub(crate) mod local_forwarding;
-pub(crate) mod network_places;
+mod multicast_copy_codec;
 pub(crate) mod pending_probes;
 pub(crate) mod roce_port;
 pub mod tenants_by_address;
 pub(crate) mod underlay_relay;
+pub(crate) mod virtual_network_senders;

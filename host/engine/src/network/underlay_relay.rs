@@ -26,19 +26,19 @@
 //! that a doorbell was rung. That is passed on between the two ports. Datagrams of the agent are of
 //! no virtual network, and dropped.
 
-mod group_copies;
 mod host_sockets;
+mod multicast_copies;
 mod outgoing_packets;
-mod seats;
 mod tenant_tunnels;
+mod vnic_lookup_tables;
 
 use crate::command::Encryption;
 use crate::event_outbox::Outbox;
-use crate::network::network_places::NetworkPlaces;
 use crate::network::roce_port::Arrival;
-use crate::network::{group_copy, handshake_datagram};
-use group_copies::GroupCopies;
+use crate::network::virtual_network_senders::NetworkPlaces;
+use crate::network::{handshake_datagram, multicast_copy_codec};
 use host_sockets::HostSockets;
+use multicast_copies::GroupCopies;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::proxied_udp::{self, MESSAGE_MAX, PAYLOAD_MAX, ProxiedHeader, ProxiedMessage};
 use omniverb_sys::thread_watchdog::ThreadPulse;
@@ -48,7 +48,6 @@ use omniverb_terms::VnicId;
 use omniverb_transport::Ecn;
 use outgoing_packets::{destination, is_here, pass_on, send_out, send_to_group};
 use quinn_udp::{EcnCodepoint, RecvMeta};
-use seats::Seats;
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::net::IpAddr;
@@ -57,8 +56,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tenant_tunnels::TenantTunnels;
+use vnic_lookup_tables::Seats;
 
-pub use seats::Seat;
+pub use vnic_lookup_tables::Seat;
 
 /// That of RoCE v2.
 const PORT: u16 = omniverb_wire::PORT;
@@ -446,7 +446,7 @@ impl Relay {
         }
         let ends = Addresses { local: underlay, remote };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
-        if let Some(copy) = group_copy::read(datagram) {
+        if let Some(copy) = multicast_copy_codec::read(datagram) {
             let Relay { seats, tunnels, copies, turn, .. } = self;
             if !copies.may_arrive(remote, clock::now()) {
                 return;
@@ -483,7 +483,7 @@ impl Relay {
                 Ecn::CongestionExperienced => EcnCodepoint::Ce,
             };
             let ecn = ecn as u8;
-            if let Some(copy) = group_copy::read(packet) {
+            if let Some(copy) = multicast_copy_codec::read(packet) {
                 let ends = Addresses { local, remote };
                 if seats.may_send(network, ends, copy.1) {
                     copies.deliver(seats, network, (ends, ecn), copy, *turn);

@@ -4,4 +4,4 @@
 
 pub(crate) mod fair_schedule;
 pub(crate) mod multicast_copy_budget;
-pub(crate) mod shared_budget;
+pub(crate) mod per_sender_budget;

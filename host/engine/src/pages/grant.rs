@@ -4,7 +4,7 @@
 //! disk nor makes pages: they are the tenant's to make and to pay for.
 
 use crate::command::Row;
-use crate::pages::shared_mappings::Hold;
+use crate::pages::shared_extent_mappings::Hold;
 use omniverb_ring::Window;
 use omniverb_sys::mapping_as_ring_window::residency;
 use omniverb_terms::Rkey;

@@ -3,5 +3,5 @@
 pub(crate) mod grant;
 pub(crate) mod link_grants;
 pub(crate) mod mapped_memory_budget;
-pub(crate) mod scattered_mappings;
-pub(crate) mod shared_mappings;
+pub(crate) mod pinned_guest_page_mappings;
+pub(crate) mod shared_extent_mappings;

@@ -5,7 +5,7 @@ use crate::pages::grant::Grant;
 use crate::pages::link_grants::Connected;
 use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::Mappings;
-use crate::pages::shared_mappings::Hold;
+use crate::pages::shared_extent_mappings::Hold;
 use omniverb_datapath::Allowance;
 use omniverb_datapath::queue_pair::connection_parameters::Trains;
 use omniverb_datapath::testing::end;
@@ -251,7 +251,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
 
 /// The ring of a process that tells what it likes, and the packets that this stands for.
 pub fn trace(bytes: &[u8]) {
-    use crate::recorder::packets_of_traces::{TracedEnd, rebuild};
+    use crate::capture_recorder::packets_of_traces::{TracedEnd, rebuild};
     use omniverb_link::TraceReader;
     use omniverb_link::captured_operations_ring::{PIECE, TRACE_BYTES};
     const PAGE: usize = 4096;

@@ -19,7 +19,7 @@ use self::source_region::Shelf;
 use crate::pages::grant::Grant;
 use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::{Budget, Mappings};
-use crate::pages::shared_mappings::Hold;
+use crate::pages::shared_extent_mappings::Hold;
 use omniverb_datapath::pages::mapped_pages::{REMOTE_READ, REMOTE_WRITE};
 use omniverb_datapath::peer_features;
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST};

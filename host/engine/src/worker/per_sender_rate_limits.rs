@@ -2,7 +2,7 @@
 //!
 //! Answers to questions of ours are not counted here: `network/pending_probes.rs` knows them.
 
-use crate::pacing::shared_budget::{Rate, Shares};
+use crate::pacing::per_sender_budget::{Rate, Shares};
 use omniverb_terms::Qpn;
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 //!
 //! The tree of limits is the pacer's (`host/pacer`). A vNIC that has a limit, or is in a group, is
 //! a leaf of it. Groups are in the trees of all threads, and their limits are shared by these. What
-//! the links of a vNIC wait for is kept by its [`super::rate_limit::Gate`].
+//! the links of a vNIC wait for is kept by its [`super::links_held_by_rate_limit::Gate`].
 //!
 //! A group that could not be made, or is not known, is an error for every vNIC that is to be in it:
 //! none of them is put elsewhere, where less limits it.

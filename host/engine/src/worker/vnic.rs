@@ -1,20 +1,20 @@
 //! Groups a packet thread's state of one vNIC.
 
 use super::fault_queue::FaultQueue;
+use super::links_held_by_rate_limit::Gate;
 use super::per_sender_rate_limits::PerSenderLimits;
-use super::rate_limit::Gate;
 use super::rate_limit_tree::RateLimits;
 use super::recently_sent_cm_ids::RecentlySentIds;
 use super::timers::{Alarm, Due, Timers};
 use super::vnic_psp_tunnel::VnicTunnel;
+use crate::capture_recorder::packet_queue::CaptureSender;
 use crate::command::{LimitUnit, PerUnit};
 use crate::network::early_packets::Unclaimed;
-use crate::network::network_places::NetworkPlaces;
 use crate::network::roce_port::Sockets;
 use crate::network::tenants_by_address::TenantsByAddress;
+use crate::network::virtual_network_senders::NetworkPlaces;
 use crate::pacing::multicast_copy_budget::Copies;
 use crate::pages::mapped_memory_budget::Budget;
-use crate::recorder::packet_queue::CaptureSender;
 use omniverb_datapath::Allowance;
 use omniverb_terms::{Qpn, VnicId};
 use std::sync::Arc;

@@ -25,9 +25,9 @@ mod message_ends;
 mod port_binding;
 mod received_messages;
 
-use crate::context::Context;
+use crate::decision_context::Context;
+use crate::link_observers::Observers;
 use crate::network::Network;
-use crate::observers::Observers;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::vnics_and_policies::Tenants;
 use id_table::Connections;

@@ -1,7 +1,7 @@
 //! Keeps all direct links: by both queue pairs, by each, and by the uninvited end.
 
 use super::direct_link::Link;
-use super::uninvited_link_quota::Uninvited;
+use super::uninvited_direct_link_quota::Uninvited;
 use crate::row_keys::LinkKey;
 use omniverb_fairness::Holder;
 use omniverb_terms::Qpn;

@@ -4,7 +4,7 @@
 //! queue pairs.
 
 use super::engine_link::EngineLinkAge;
-use super::unsolicited_link_eviction::UnsolicitedLinks;
+use super::unsolicited_engine_link_eviction::UnsolicitedLinks;
 use crate::row_keys::SessionId;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_terms::{Gid, VnicId};

@@ -1,10 +1,10 @@
 //! Makes room for one more link when a quota is used up.
 //!
-//! A direct datagram link that its end did not ask for makes way (`uninvited_link_quota.rs` chooses
-//! it).
+//! A direct datagram link that its end did not ask for makes way (`uninvited_direct_link_quota.rs`
+//! chooses it).
 
 use super::direct_link::{Invitation, Link};
-use super::uninvited_link_quota::{ENDED_MAX, QuotaShortage};
+use super::uninvited_direct_link_quota::{ENDED_MAX, QuotaShortage};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::links::Linker;
 use crate::row_keys::{LinkKey, SessionId};

@@ -4,9 +4,9 @@
 //! requests. The process of such an end gets memory to write into; its other links are not traced.
 
 use crate::action::{Action, TracedEnd};
+use crate::link_observers::Captures;
 use crate::links::Observer;
 use crate::links::direct_link::Link;
-use crate::observers::Captures;
 use crate::row_keys::{LinkKey, SessionId};
 use omniverb_session::body::{TraceEnd, TraceLink};
 use omniverb_terms::Qpn;

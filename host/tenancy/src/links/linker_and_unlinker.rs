@@ -1,10 +1,10 @@
 //! Defines operations on links, each with the tables that it needs.
 
 use super::Links;
-use crate::context::Context;
+use crate::decision_context::Context;
+use crate::link_observers::Observers;
 use crate::memory::{Grants, Memory};
 use crate::network::Network;
-use crate::observers::Observers;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::vm_pair_windows::window_table::MachineWindows;
 use crate::vnics_and_policies::Tenants;

@@ -8,8 +8,8 @@
 //! `reachability_probes.rs` probe the network as long as a link lives; `forced_disconnect.rs` ends
 //! links for operators. `socket_relation_rules.rs` decides which sockets may share memory
 //! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_eviction.rs` chooses
-//! the link that makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
-//! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs` creates and destroys queue pairs;
+//! the link that makes way for another, of those in `uninvited_direct_link_quota.rs` (direct ones)
+//! or `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs` creates and destroys queue pairs;
 //! `restore_links.rs` restores those that outlived a daemon. `rule_checks.rs` applies rules to
 //! links. `link_audit.rs` and `link_tracing.rs` report on watched links.
 
@@ -38,8 +38,8 @@ mod rule_checks;
 pub(crate) mod socket_relation_refusal;
 mod socket_relation_rules;
 pub(crate) mod socket_relations;
-mod uninvited_link_quota;
-mod unsolicited_link_eviction;
+mod uninvited_direct_link_quota;
+mod unsolicited_engine_link_eviction;
 
 pub(crate) use linker_and_unlinker::{Linker, Observer, Pairing, Relater, Unlinker};
 

@@ -17,7 +17,7 @@
 use super::reachability_table::{ConsentAnswer, ConsentUser};
 use super::socket_relation_refusal::RelationRefusal;
 use crate::accounts::Kind;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::links::Links;
 use crate::links::Pairing;
 use crate::network::Network;

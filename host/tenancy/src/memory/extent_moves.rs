@@ -4,7 +4,7 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::Memory;

@@ -8,7 +8,7 @@ use crate::memory::extent_table::{Extent, ExtentId};
 use crate::memory::grants_by_link::other_end;
 use crate::row_keys::{LinkKey, SessionId};
 use crate::sessions::memory_region::Mr;
-use crate::sessions::revocation_debt::PeerKey;
+use crate::sessions::revocations_caused_by_peers::PeerKey;
 use omniverb_session::body::{GrantEnded, TAKE_EXTENT, TakeBack};
 use omniverb_session::page_rights;
 use omniverb_terms::Errno;

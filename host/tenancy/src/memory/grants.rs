@@ -13,7 +13,7 @@ use crate::action::{Action, GrantOccasion, MemoryFacts};
 use crate::memory::Grants;
 use crate::memory::extent_file_allocator::{FileId, FileRange, PageHome};
 use crate::memory::extent_table::{ExtentId, Part};
-use crate::policy::adoption::Adoption;
+use crate::policy::page_adoption_between_vnics::Adoption;
 use crate::row_keys::{LinkKey, SessionId};
 use crate::sessions::memory_region::Mr;
 use crate::timers::Timer;

@@ -20,7 +20,7 @@ pub(crate) mod pending_grants;
 mod region_registration;
 
 use crate::accounts::{Paid, Receipt};
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::network::Network;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::row_keys::{LinkKey, SessionId};

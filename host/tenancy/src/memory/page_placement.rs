@@ -13,7 +13,7 @@ use crate::memory::extent_file_allocator::PageHome;
 use crate::memory::extent_table::{ExtentId, Pages};
 use crate::network::SharedMemory;
 use crate::row_keys::SessionId;
-use crate::sessions::revocation_debt::PeerKey;
+use crate::sessions::revocations_caused_by_peers::PeerKey;
 use omniverb_session::page_rights::{self, PeerTrust};
 use omniverb_terms::{Errno, VnicId};
 

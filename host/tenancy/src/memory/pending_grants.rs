@@ -3,7 +3,7 @@
 use super::extent_table::{ExtentId, Part};
 use crate::accounts::Receipt;
 use crate::row_keys::SessionId;
-use crate::sessions::revocation_debt::PeerKey;
+use crate::sessions::revocations_caused_by_peers::PeerKey;
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Registers and deregisters regions with remote access.
 
 use crate::accounts::Kind;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::memory::Grants;
 use crate::queue_pairs::qp_numbers;
 use crate::row_keys::SessionId;

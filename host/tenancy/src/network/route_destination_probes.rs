@@ -16,7 +16,7 @@
 use super::route_destination_cache::{Answer, Question, Waiter};
 use crate::accounts::Kind;
 use crate::action::Action;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::directory::Name;
 use crate::network::Network;
 use crate::policy::policies::Datapath;

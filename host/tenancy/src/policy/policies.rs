@@ -1,7 +1,7 @@
 //! Keeps the policies of administrators for vNICs.
 
-use crate::policy::adoption::Adoption;
-use crate::policy::control_limits::ControlLimits;
+use crate::policy::control_call_rate_limits::ControlLimits;
+use crate::policy::page_adoption_between_vnics::Adoption;
 use crate::sessions::vnic_identity::Identity;
 use omniverb_session::network_fault_text::Faults;
 use omniverb_terms::VnicId;

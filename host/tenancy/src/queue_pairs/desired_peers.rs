@@ -2,7 +2,7 @@
 
 use super::queue_pair::Wish;
 use super::queue_pair_table::QueuePairs;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::timers::Timer;
 use omniverb_session::body::ConnectQp;
 use omniverb_terms::Qpn;

@@ -9,7 +9,7 @@
 use super::session::{Pace, Session};
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::row_keys::SessionId;
 use crate::vnics_and_policies::Tenants;
 use omniverb_terms::Errno;

@@ -4,7 +4,7 @@ use super::session::{Session, Waiting};
 use super::vnic_members::Vnic;
 use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
-use crate::context::Context;
+use crate::decision_context::Context;
 use crate::row_keys::SessionId;
 use crate::vnics_and_policies::Tenants;
 use omniverb_session::body::{Extent, GidEntry, Gids, Welcome};

@@ -3,7 +3,7 @@
 use super::vnic_identity::Client;
 use crate::accounts::{Account, Receipt};
 use crate::sessions::regions::Regions;
-use crate::sessions::revocation_debt::TakenBack;
+use crate::sessions::revocations_caused_by_peers::TakenBack;
 use crate::sessions::unanswered_page_questions::Questions;
 use omniverb_session::Message;
 use omniverb_session::body::Hello;

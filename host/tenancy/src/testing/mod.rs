@@ -1,9 +1,9 @@
 //! Simulates a daemon and its peers, and drives the tables with arbitrary bytes: for the tests here
 //! and for fuzzing. No product uses it.
 
-mod cm_calls;
+mod cm_calls_from_bytes;
 pub mod counting_entropy;
-pub mod packed_layout;
+pub mod packed_extent_layout;
 pub mod peer_model;
 pub mod random_driver;
 mod tickets;

@@ -2,9 +2,9 @@
 //!
 //! Any input must leave the tables consistent, and when all clients have gone, empty.
 
-use crate::testing::cm_calls;
+use crate::testing::cm_calls_from_bytes;
 use crate::testing::counting_entropy::CountingEntropy;
-use crate::testing::packed_layout::Packed;
+use crate::testing::packed_extent_layout::Packed;
 use crate::testing::peer_model::Mirror;
 use crate::{
     Access, Action, Adoption, Arrived, Channel, Client, ControlLimits, Datapath, Directory, Flat,
@@ -391,7 +391,7 @@ pub fn exercise(bytes: &[u8]) {
                 let Some((deed, after)) = rest.split_first_chunk::<4>() else { break };
                 rest = after;
                 let (tag, memory, channel) = (0, None, Channel::Calls);
-                let message = cm_calls::call(*deed);
+                let message = cm_calls_from_bytes::call(*deed);
                 bench.say(session, &Arrived { channel, tag, message, memory });
             }
             12 => {

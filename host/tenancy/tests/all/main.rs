@@ -3,12 +3,11 @@
 //! One program, since each takes as long to link as to run; `opaque_names.rs`,
 //! `directory_restricted_vnics.rs` and `packed_extents.rs` run parts of it again.
 
-mod adoption;
 mod capture_tracing;
 mod cm_bound_ids;
 mod cm_connections;
 mod cm_duplicates;
-mod control_limits;
+mod control_call_rate_limits;
 mod engine_grants;
 mod engine_links;
 mod event_backpressure;
@@ -19,6 +18,7 @@ mod host_quota_yield;
 mod link_reachability;
 mod multicast_groups;
 mod numbers_keys_and_quotas;
+mod page_adoption_policy;
 mod pair_window_grants;
 mod pair_windows;
 mod qp_pairing;

@@ -15,7 +15,7 @@ mod write_run;
 use self::probe_after_timeout::ProbeWindow;
 use self::response_timeout::SilenceTimer;
 use crate::congestion::Congestion;
-use crate::operation_permit::OperationPermit;
+use crate::operation_rate_permit::OperationPermit;
 use crate::rtt::RoundTrip;
 use crate::segmentation;
 use crate::unwrapped_psn::Sequence;

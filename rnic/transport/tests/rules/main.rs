@@ -3,7 +3,7 @@
 mod atomic_write_and_flush;
 mod requester;
 mod requester_reads;
-mod requester_refusals;
+mod requester_refused_by_peer;
 mod requester_retries;
 mod responder;
 mod responder_answers;

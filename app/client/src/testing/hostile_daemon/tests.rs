@@ -6,7 +6,7 @@ use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use std::time::{Duration, Instant};
 
-mod enclosed_files;
+mod wrong_fds_with_messages;
 
 /// Both tests talk to the same daemon.
 static TURN: Mutex<()> = Mutex::new(());

@@ -1,10 +1,10 @@
 //! Sends packets of vNICs: to vNICs of this host, to groups, and to other hosts.
 
-use super::group_copies::GroupCopies;
 use super::host_sockets::HostSockets;
-use super::seats::{Seat, Seats};
+use super::multicast_copies::GroupCopies;
 use super::tenant_tunnels::{Outgoing, TenantTunnels};
-use crate::network::group_copy;
+use super::vnic_lookup_tables::{Seat, Seats};
+use crate::network::multicast_copy_codec;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::clock;
 use omniverb_sys::proxied_udp::ProxiedHeader;
@@ -32,7 +32,7 @@ pub(super) fn send_to_group(
     head: &ProxiedHeader,
     contents: &[u8],
 ) {
-    let Some(source) = group_copy::source(contents) else { return };
+    let Some(source) = multicast_copy_codec::source(contents) else { return };
     let (group, ecn) = (head.remote, head.ecn);
     let ends = Addresses { local: sender.underlay, remote: sender.underlay };
     copies.deliver(seats, sender.network, (ends, ecn), (group, source, contents), turn);
@@ -41,7 +41,7 @@ pub(super) fn send_to_group(
         return;
     }
     let others = sender.places.hosts().filter(|host| !is_here(seats, hosts, *host));
-    let copy = group_copy::write(group, contents);
+    let copy = multicast_copy_codec::write(group, contents);
     let is_encrypted = tunnels.has(sender.network);
     let mut count = 0;
     for remote in others {

@@ -11,7 +11,7 @@
 use crate::command::{Encryption, Event};
 use crate::event_outbox::Outbox;
 use crate::network::roce_port::{Arrival, Buffers, Sockets};
-use crate::pacing::shared_budget::{Rate, Shares};
+use crate::pacing::per_sender_budget::{Rate, Shares};
 use omniverb_psp::tunnel::{
     self, Addresses, OutgoingDatagrams, SealOutcome, Tunnel, TunnelEvent, is_message, is_request,
 };

@@ -1,7 +1,7 @@
 //! Tests which packets the relay of the underlay passes on, to which vNICs, and its sockets.
 
 mod encryption;
-mod groups;
+mod multicast_groups;
 
 use super::*;
 use crate::event_queues::Events;

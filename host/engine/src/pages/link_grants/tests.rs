@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pages::mapped_memory_budget::{Budget, Mappings};
-use crate::pages::shared_mappings::Hold;
+use crate::pages::shared_extent_mappings::Hold;
 use omniverb_datapath::testing::{end, end_that_rings};
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};

@@ -1,7 +1,7 @@
 //! Plays the region that an application sends from.
 
 use crate::pages::grant::Grant;
-use crate::pages::shared_mappings::Hold;
+use crate::pages::shared_extent_mappings::Hold;
 use omniverb_link::{Endpoint, Request, Source, UnfilledRecord};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::{Access, Extent, memfd};

@@ -5,7 +5,7 @@ use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::event_queues::Posted;
 use crate::pages::grant::Grant;
 use crate::pages::link_grants;
-use crate::pages::scattered_mappings::MappingState;
+use crate::pages::pinned_guest_page_mappings::MappingState;
 use crate::worker::link::{Ends, Link};
 use omniverb_datapath::pages::mapped_pages::REMOTE_WRITE;
 use omniverb_link::page_grant_pacing::Denial;

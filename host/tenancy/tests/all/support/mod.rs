@@ -3,7 +3,7 @@
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::packed_layout::Packed;
+use omniverb_tenancy::testing::packed_extent_layout::Packed;
 use omniverb_tenancy::testing::random_driver::{self, Bench, vnic};
 use omniverb_tenancy::{
     Access, Action, Adoption, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd,

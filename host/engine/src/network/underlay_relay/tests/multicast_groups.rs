@@ -108,12 +108,12 @@ fn copies_of_strangers_and_in_plain_for_encrypted_networks_are_dropped() {
             Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
         }
     };
-    let copy = |source| group_copy::write(group(1), &packet(source, b"copy"));
+    let copy = |source| multicast_copy_codec::write(group(1), &packet(source, b"copy"));
     for datagram in [
         copy(QPNS[0]),
         copy(0x40_0800),
         packet(QPNS[1], b"no group"),
-        group_copy::write([10, 0, 0, 1].into(), &packet(QPNS[1], b"no group")),
+        multicast_copy_codec::write([10, 0, 0, 1].into(), &packet(QPNS[1], b"no group")),
         copy(QPNS[1]),
     ] {
         daemon.send_to(&datagram, SocketAddr::new(a.here, PORT)).unwrap();

@@ -2,7 +2,7 @@
 
 use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::moved_or_pinned_extent::Extent;
-use crate::page_revocation::{PageOwner, PageQuestion};
+use crate::page_take_back_thread::{PageOwner, PageQuestion};
 use omniverb_session::Message;
 use omniverb_session::body::{TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_terms::{Errno, Rkey};

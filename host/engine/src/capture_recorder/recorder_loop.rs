@@ -11,7 +11,7 @@ use super::command::{Summary, Task};
 use super::packets_of_traces::rebuild;
 use super::traced_process::{Process, TracedLink, Turn};
 use super::traced_processes::Processes;
-use crate::recorder::packet_queue::CapturedPacket;
+use crate::capture_recorder::packet_queue::CapturedPacket;
 use omniverb_datapath::memory_accounts::{Room, RoomPart};
 use omniverb_link::Trace;
 use omniverb_sys::thread_watchdog::ThreadPulse;

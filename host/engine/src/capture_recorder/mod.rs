@@ -14,7 +14,7 @@ mod recorder_loop;
 mod traced_process;
 mod traced_processes;
 
-use crate::recorder::packet_queue::{CaptureRoom, PacketQueue};
+use crate::capture_recorder::packet_queue::{CaptureRoom, PacketQueue};
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;

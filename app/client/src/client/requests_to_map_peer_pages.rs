@@ -3,7 +3,7 @@
 use super::Client;
 use super::pages_granted_to_peers::GrantedPages;
 use crate::daemon_caller_trait::DaemonCaller;
-use crate::messages_with_files::MessageWithFiles;
+use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::peer_mappings::PeerMappings;
 use crate::queue_pair_records::QueuePairs;
 use crate::vm_window_loans;

@@ -9,7 +9,7 @@
 //! A process may be out of threads when a link ends. So the thread runs before the first extent is
 //! made, without it there is none, and it stays while there are any.
 
-use crate::messages_with_files::MessageWithFiles;
+use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::signal_free_thread::spawn_quietly;
 use omniverb_session::body::Adopt;
 use omniverb_sys::clock;

@@ -1,7 +1,7 @@
 //! Writes one capture's file and counts its packets.
 
 use super::command::Summary;
-use crate::recorder::packet_queue::PacketQueue;
+use crate::capture_recorder::packet_queue::PacketQueue;
 use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::pcap::{self, Envelope};
 use std::fs::File;

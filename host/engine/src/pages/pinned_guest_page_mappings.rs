@@ -5,7 +5,7 @@
 
 use crate::command::Row;
 use crate::pages::mapped_memory_budget::{Remains, Share};
-use crate::pages::shared_mappings::{Hold, RowName, SharedMappings};
+use crate::pages::shared_extent_mappings::{Hold, RowName, SharedMappings};
 use omniverb_sys::{Access, SideBySide};
 use omniverb_terms::VnicId;
 use std::collections::VecDeque;

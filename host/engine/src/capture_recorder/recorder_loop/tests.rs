@@ -1,8 +1,8 @@
 //! Tests captures one after another, and side by side.
 
 use super::*;
-use crate::recorder::packet_queue::{CaptureRoom, PacketQueue};
-use crate::recorder::packets_of_traces::TracedEnd;
+use crate::capture_recorder::packet_queue::{CaptureRoom, PacketQueue};
+use crate::capture_recorder::packets_of_traces::TracedEnd;
 use omniverb_link::Tracer;
 use omniverb_link::captured_operations_ring::{KEEP_MAX, Kind, TRACE_BYTES};
 use omniverb_ring::Window;

@@ -1,8 +1,8 @@
 //! Copies what is sent to a group of a virtual network for its members, within budgets.
 
-use super::seats::Seats;
+use super::vnic_lookup_tables::Seats;
 use crate::pacing::multicast_copy_budget::Copies;
-use crate::pacing::shared_budget::{Rate, Shares};
+use crate::pacing::per_sender_budget::{Rate, Shares};
 use omniverb_pacer::Limiter;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::proxied_udp::{PAYLOAD_MAX, ProxiedHeader};

@@ -2,7 +2,7 @@
 //! groups that they are in.
 
 use crate::command::Encryption;
-use crate::network::network_places::NetworkPlaces;
+use crate::network::virtual_network_senders::NetworkPlaces;
 use omniverb_psp::tunnel::Addresses;
 use omniverb_sys::proxied_udp::{HEAD_BYTES, ProxiedHeader};
 use omniverb_sys::seqpacket;
