@@ -1,7 +1,7 @@
 //! Fuzzes the link memory of a carried socket, and messages to and from the broker.
 
 use omniverb_formats::broker_message::{Reply, Request};
-use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
+use omniverb_formats::channel_layout::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_formats::channel_mirror::{Mirror, Scope};
 use omniverb_formats::fallback_ledger::Kept;
 use omniverb_formats::gateway_message::{GatewayMessage, LONGEST, Sent};

@@ -1,6 +1,6 @@
 //! Fuzzes a node of the DMA API whose peer sends anything.
 
-use omniverb_announce::{AnnouncedBuffer, MESSAGE_BYTES, Message, PeerBuffers};
+use omniverb_dma_announce::{AnnouncedBuffer, MESSAGE_BYTES, Message, PeerBuffers};
 
 use crate::Random;
 use omniverb_terms::Rkey;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use omniverb_abi::{ibv_pd, ibv_send_wr_rdma, ibv_sge};
-use omniverb_announce::{AnnouncedBuffer, READABLE, WRITABLE};
+use omniverb_dma_announce::{AnnouncedBuffer, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
 use crate::limits::TRANSFER_BYTES_MAX;

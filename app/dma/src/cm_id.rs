@@ -8,7 +8,7 @@ use omniverb_abi::{
     RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_PS_TCP, ibv_context, rdma_cm_id, rdma_conn_param,
     rdma_event_channel,
 };
-use omniverb_announce::HELLO;
+use omniverb_dma_announce::HELLO;
 use omniverb_terms::Errno;
 
 use crate::device::Device;

@@ -13,7 +13,7 @@ use omniverb_abi::{
     RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event,
 };
-use omniverb_announce::is_hello;
+use omniverb_dma_announce::is_hello;
 use omniverb_terms::Errno;
 
 use crate::cm_id::CmId;

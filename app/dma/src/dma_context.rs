@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libc::sockaddr_storage;
 use omniverb_abi::{ibv_context, rdma_event_channel};
-use omniverb_announce::{AnnouncedBuffer, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRITABLE};
+use omniverb_dma_announce::{AnnouncedBuffer, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRITABLE};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 

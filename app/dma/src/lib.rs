@@ -10,7 +10,7 @@
 //! * `program` has the tables: nodes, buffers of ours, what the program was given.
 //! * `node` is one connection: transfers under way, messages, and how it ends.
 //! * `manager` turns events of rdma_cm into nodes; `service` is the library's one thread.
-//! * What nodes tell each other is `rnic/announce`.
+//! * What nodes tell each other is `rnic/dma_announce`.
 //!
 //! # Rules for code in here
 //!

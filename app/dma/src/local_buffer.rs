@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use omniverb_announce::AnnouncedBuffer;
+use omniverb_dma_announce::AnnouncedBuffer;
 
 use crate::registered_memory::Memory;
 

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use omniverb_announce::Message;
+use omniverb_dma_announce::Message;
 use omniverb_terms::Errno;
 
 use crate::limits::{LETTERS, WAITING_MAX};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use omniverb_abi::{IBV_WC_SUCCESS, ibv_wc};
-use omniverb_announce::{AnnouncedBuffer, Message, PeerBuffers};
+use omniverb_dma_announce::{AnnouncedBuffer, Message, PeerBuffers};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 

@@ -9,7 +9,7 @@ use omniverb_abi::{
     IBV_WR_SEND, ibv_context_ops, ibv_cq, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr,
     ibv_send_wr, ibv_send_wr_rdma, ibv_send_wr_target, ibv_sge, ibv_wc, rdma_cm_id,
 };
-use omniverb_announce::MESSAGE_BYTES;
+use omniverb_dma_announce::MESSAGE_BYTES;
 use omniverb_terms::Errno;
 
 use crate::device::Device;

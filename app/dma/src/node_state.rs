@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
-use omniverb_announce::PeerBuffers;
+use omniverb_dma_announce::PeerBuffers;
 use omniverb_terms::Errno;
 
 use crate::cm_id::CmId;

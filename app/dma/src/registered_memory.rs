@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use omniverb_abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_pd,
 };
-use omniverb_announce::{READABLE, WRITABLE};
+use omniverb_dma_announce::{READABLE, WRITABLE};
 use omniverb_terms::{Errno, Rkey};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 

@@ -4,7 +4,7 @@ use crate::find_daemon;
 use crate::status_pages::Pages;
 use crate::tenant_connection::PATIENCE;
 use anyhow::{Context, bail};
-use omniverb_operator::Connection;
+use omniverb_operator_client::Connection;
 use omniverb_session::body::{Cursor, Extent};
 use omniverb_session::operator::{
     AttachMachine, AttachMemory, AttachPair, AwaitPair, CAN_JOIN, CAN_TAKE_OUT, Capture, Captured,

@@ -7,7 +7,7 @@
 //! samples belongs to the path that it was last seen on. What is known of no queue pair, as of one
 //! that came and went between two samples, has the path `unknown`.
 
-use omniverb_operator::counter_rows::{Counter, Counts, add_wrapping};
+use omniverb_operator_client::counter_rows::{Counter, Counts, add_wrapping};
 use std::collections::BTreeMap;
 
 /// How data of a queue pair travels.

@@ -5,8 +5,8 @@
 
 use super::counter_totals::{Limits, PathLabel, QueuePair, Sample, Vnic};
 use anyhow::{Context, ensure};
-use omniverb_operator::counter_rows::{add_wrapping, counts, number, packets};
-use omniverb_operator::{Connection, each_row};
+use omniverb_operator_client::counter_rows::{add_wrapping, counts, number, packets};
+use omniverb_operator_client::{Connection, each_row};
 use omniverb_session::body::Cursor;
 use omniverb_session::operator::{Message, QueryAll, QueryObjects, QueryVnics};
 use omniverb_session::tc_units;
@@ -201,8 +201,8 @@ fn text(row: &Value, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_operator::CallError;
-    use omniverb_operator::counter_rows::Counter;
+    use omniverb_operator_client::CallError;
+    use omniverb_operator_client::counter_rows::Counter;
 
     fn add(rows: &mut Rows, line: &str) -> Result<(), CallError> {
         each_row(line.as_bytes(), &mut |kind, row| {

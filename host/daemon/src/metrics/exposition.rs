@@ -5,7 +5,7 @@
 //! errors: no program makes one. A counter that is zero is left out, but for bytes and messages.
 
 use super::counter_totals::{Limits, PathLabel, Totals, Vnic, VnicTotals};
-use omniverb_operator::counter_rows::{Counter, Counts};
+use omniverb_operator_client::counter_rows::{Counter, Counts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;

@@ -3,7 +3,9 @@
 //! In: what `omniverb vnic list` and `omniverb status` have, at two times. Out: rows, sorted.
 
 use omniverb_arguments::TopOrder;
-use omniverb_operator::counter_rows::{Counter, Counts, add_wrapping, counts, number, packets};
+use omniverb_operator_client::counter_rows::{
+    Counter, Counts, add_wrapping, counts, number, packets,
+};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

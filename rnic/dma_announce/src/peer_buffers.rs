@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::message::{AnnouncedBuffer, Malformed, Message};
+use crate::buffer_messages::{AnnouncedBuffer, Malformed, Message};
 
 /// How many buffers a node may have. As many are known of each of its peers, and those that are
 /// withdrawn and still used.

@@ -4,7 +4,7 @@
 use omniverb_cluster::address_announcements::Networks;
 use omniverb_cluster::object_name::{Kind, ObjectId};
 use omniverb_cluster::reconcile_objects::CallError;
-use omniverb_operator::Connection;
+use omniverb_operator_client::Connection;
 use omniverb_session::operator::{OBJECT_TEXT_BYTES, QueryNetworks, QueryObjects};
 use serde_json::Value;
 use std::collections::BTreeSet;

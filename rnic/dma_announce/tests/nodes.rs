@@ -1,6 +1,6 @@
 //! Tests two nodes that announce buffers to each other, and one that receives arbitrary messages.
 
-use omniverb_announce::{
+use omniverb_dma_announce::{
     AnnouncedBuffer, AnnouncementFault, BUFFER_BYTES_MAX, BUFFERS_MAX, HELLO, Message, PeerBuffers,
     READABLE, WRITABLE, is_hello,
 };

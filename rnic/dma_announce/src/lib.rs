@@ -5,10 +5,10 @@
 //! be answered. How messages travel is the user's affair; they must arrive in order, and once.
 #![forbid(unsafe_code)]
 
-mod message;
+mod buffer_messages;
 mod peer_buffers;
 
-pub use message::{
+pub use buffer_messages::{
     AnnouncedBuffer, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
 };
 pub use peer_buffers::{AnnouncementFault, BUFFERS_MAX, PeerBuffers};
