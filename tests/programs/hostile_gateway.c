@@ -21,7 +21,8 @@
 
 enum {
     GATEWAY_PORT = 7473,
-    /* sockets/formats/src/channel.rs, channel_mirror.rs: bytes of a channel, words of a side. */
+    /* sockets/formats/src/channel_layout.rs, channel_mirror.rs: bytes of a channel, words of a
+     * side. */
     CHANNEL_BYTES = 2658304,
     SIDE_WORDS = 51,
     LONGEST = 8 * (3 + SIDE_WORDS),

@@ -2,7 +2,7 @@
 
 use crate::errno_conversion::errno_of;
 use omniverb_device::FarEnd;
-use omniverb_device::doorbell::PeerDoorbell;
+use omniverb_device::peer_doorbells::PeerDoorbell;
 use omniverb_link::Doorbell;
 use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{DoorbellPage, Window};

@@ -6,7 +6,7 @@ use crate::daemon_log::{Journal, Level};
 use crate::poller_tokens::Wakeup;
 use crate::reactor::{Reactor, Timer};
 use crate::runtime_folder::RuntimeFolder;
-use omniverb_broker::daemon_messages::{BYTES, FromDaemon, ToDaemon};
+use omniverb_broker::broker_daemon_messages::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, serve};
 use omniverb_sys::deferred_close::DeferredClose;
 use omniverb_sys::helper_process::{Helper, HelperStart};

@@ -5,7 +5,7 @@
 //! found by a process in it, opened, and has a session of its own in the tables.
 
 use crate::vnic_references::Hold;
-use omniverb_broker::daemon_messages::NamespaceAddress;
+use omniverb_broker::broker_daemon_messages::NamespaceAddress;
 use omniverb_tenancy::{RelationEnd, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! Reads facts about a container's network namespace: its name, interfaces, addresses and bridges.
 
-use omniverb_sys::interfaces::{self, bridge_of, namespace_id};
 use omniverb_sys::netns::{self, Namespace, NetnsIdentity};
+use omniverb_sys::network_interfaces::{self, bridge_of, namespace_id};
 use std::fs;
 use std::io;
 use std::net::IpAddr;

@@ -7,9 +7,9 @@
 use crate::container_facts::{collect, identity_at, named};
 use crate::helper_protocol::{send_appeared, send_vanished};
 use crate::known_namespaces::{Found, NamespaceBook};
-use omniverb_sys::interfaces::{namespace_id, namespace_ids};
 use omniverb_sys::netns::{Namespace, NetnsIdentity};
 use omniverb_sys::network_events::{NetworkEvent, NetworkEvents};
+use omniverb_sys::network_interfaces::{namespace_id, namespace_ids};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -1,12 +1,12 @@
 //! Holds what all objects of one opened device share.
 
 use crate::cq::Cq;
-use crate::doorbell::BellSource;
 use crate::limits::{LOOK_LATER, QP_SLOTS};
 use crate::memory_region::Regions;
+use crate::peer_doorbells::BellSource;
 use crate::platform::Host;
 use crate::qp::Qp;
-use crate::resident_pages::ResidencyGeneration;
+use crate::resident_peer_pages::ResidencyGeneration;
 use crate::spin_lock::lock;
 use crate::weak_list::WeakList;
 use omniverb_link::PeerPageAccess;

@@ -7,13 +7,13 @@
 
 use crate::limits::{DETOURS_MAX, EXTENTS_MAX, GRANTS_MAX, MEDIATED_MAX, PAGE_BYTES};
 use crate::platform::Host;
-use crate::resident_pages::{Pages, ResidencyGeneration};
+use crate::resident_peer_pages::{Pages, ResidencyGeneration};
 use omniverb_link::page_grant_pacing::{Advice, KeyMoves};
 use omniverb_ring::Window;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 
-pub use crate::resident_pages::Backing;
+pub use crate::resident_peer_pages::Backing;
 pub use omniverb_link::page_grant_pacing::Denial;
 
 /// One grant: an extent, some of the whole pages of a region, mapped.

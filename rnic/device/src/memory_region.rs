@@ -1,6 +1,6 @@
 //! Keeps memory regions and the table of keys.
 
-use crate::own_mapping::OwnMapping;
+use crate::library_mapping_of_region::OwnMapping;
 use crate::qps_receiving_into_region::RegionReceivers;
 use crate::region_removal_wait::{Reader, Readers, UsesRegions};
 use crate::spin_lock::lock;

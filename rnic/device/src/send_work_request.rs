@@ -1,7 +1,7 @@
 //! Describes a send work request as the C edge hands it over.
 
 use crate::scatter_gather::Sge;
-pub use omniverb_link::qp_attributes::GlobalRoute;
+pub use omniverb_link::qp_attributes_for_engine::GlobalRoute;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Gid, Placement, Qkey, Qpn, Rkey, Selectivity};
 

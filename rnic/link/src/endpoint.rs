@@ -37,7 +37,7 @@ pub struct EndpointParts {
     pub peer_slot: u32,
 }
 
-/// What an end remembers of naps; see [`crate::poller_nap`].
+/// What an end remembers of naps; see [`crate::poller_sleep`].
 #[derive(Default)]
 pub(crate) struct NapState {
     /// Of our latest one; at the engine's end, of the peer's that it answered last.

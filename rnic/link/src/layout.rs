@@ -58,13 +58,14 @@ pub mod word {
     /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
     /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
-    /// A [`crate::qp_attributes::ReceiveAttributes`]: only a far end on a network reads it.
+    /// A [`crate::qp_attributes_for_engine::ReceiveAttributes`]: only a far end on a network reads
+    /// it.
     pub const RECEIVING: usize = 0xf0;
-    /// A [`crate::qp_attributes::SendAttributes`]; likewise.
+    /// A [`crate::qp_attributes_for_engine::SendAttributes`]; likewise.
     pub const SENDING: usize = 0xf8;
-    /// A [`crate::qp_attributes::GlobalRoute`]; likewise.
+    /// A [`crate::qp_attributes_for_engine::GlobalRoute`]; likewise.
     pub const GLOBAL_ROUTE: usize = 0x100;
-    /// The number of the nap that this side takes; 0: none. See [`crate::poller_nap`].
+    /// The number of the nap that this side takes; 0: none. See [`crate::poller_sleep`].
     pub const NAP: usize = 0x108;
     /// What it waits for: the peer has consumed up to this position.
     pub const NAP_UNTIL: usize = 0x110;

@@ -13,8 +13,8 @@ pub mod layout;
 pub mod page_grant_pacing;
 pub mod payload_source;
 mod peer_wakeup;
-pub mod poller_nap;
-pub mod qp_attributes;
+pub mod poller_sleep;
+pub mod qp_attributes_for_engine;
 pub mod record;
 mod request_ring_peek;
 

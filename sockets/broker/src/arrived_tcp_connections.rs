@@ -4,7 +4,7 @@
 
 use crate::client::Client;
 use crate::limits::INCOMING_OF_NAMESPACE;
-use omniverb_formats::channel::PORT_ALLOWED_FOR;
+use omniverb_formats::channel_layout::PORT_ALLOWED_FOR;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Weak;

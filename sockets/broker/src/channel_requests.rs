@@ -9,11 +9,11 @@
 //! only as long as the daemon allows the two addresses. To another host it goes by a gateway
 //! ([`crate::remote_channel_requests`]).
 
+use crate::broker_daemon_messages::{Denial, NamespaceAddress};
 use crate::broker_state::Broker;
 use crate::channels::{Ends, ProcessPair};
 use crate::client::Client;
 use crate::cross_namespace_permissions::PairDecision;
-use crate::daemon_messages::{Denial, NamespaceAddress};
 use crate::daemon_queries::ask_daemon;
 use crate::inherited_channels::{Claim, ClaimOutcome};
 use crate::introduce_channel::{

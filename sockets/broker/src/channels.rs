@@ -6,10 +6,10 @@
 //! the two also where the other one has said that it has ended: that may not be true. So it counts
 //! for the process that has not said so.
 
-use crate::daemon_messages::NamespaceAddress;
+use crate::broker_daemon_messages::NamespaceAddress;
 use crate::limits::{CHANNELS, CHANNELS_OF_NAMESPACE, CHANNELS_WITH_NAMESPACE};
 use crate::listeners::Process;
-use omniverb_formats::channel::PORTS_ALLOWED;
+use omniverb_formats::channel_layout::PORTS_ALLOWED;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

@@ -18,7 +18,7 @@ use crate::limits::{
 use crate::listeners::Process;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Failure, Wanted};
-use omniverb_formats::channel::{Names, PORT_ALLOWED_FOR};
+use omniverb_formats::channel_layout::{Names, PORT_ALLOWED_FOR};
 use omniverb_sys::random;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -5,10 +5,10 @@
 //! the daemon finds out as for verbs; both sockets exist at this moment, by their cookies; and what
 //! the kernel has counted at one fits the other ([`crate::traffic_match`]).
 
+use crate::broker_daemon_messages::NamespaceAddress;
 use crate::broker_state::Broker;
 use crate::channel_requests;
 use crate::cross_namespace_permissions::PairDecision;
-use crate::daemon_messages::NamespaceAddress;
 use crate::daemon_queries::ask_daemon;
 use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;

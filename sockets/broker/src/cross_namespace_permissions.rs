@@ -3,7 +3,7 @@
 //! Few questions of one namespace are under way at a time, and few answers are kept for it: no
 //! process stops others by asking. A pair that is not answered stays undecided.
 
-use crate::daemon_messages::{Denial, NamespaceAddress};
+use crate::broker_daemon_messages::{Denial, NamespaceAddress};
 use crate::limits::{
     ADDRESS_PAIR_KEPT, ADDRESS_PAIRS, ADDRESS_PAIRS_OF_NAMESPACE, ASKED_OF_NAMESPACE,
 };
@@ -296,7 +296,7 @@ impl AddressPairs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon_messages::{BYTES, ToDaemon};
+    use crate::broker_daemon_messages::{BYTES, ToDaemon};
     use omniverb_sys::seqpacket;
     use std::os::fd::AsFd;
 

@@ -1,8 +1,8 @@
 //! Asks the daemon whether two addresses in two network namespaces may be joined.
 
+use crate::broker_daemon_messages::{Denial, NamespaceAddress, ToDaemon};
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::{Denial, NamespaceAddress, ToDaemon};
 use omniverb_sys::{clock, lock, pidfd, seqpacket};
 use std::io;
 use std::os::fd::AsFd;

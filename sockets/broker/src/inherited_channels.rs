@@ -5,9 +5,9 @@
 //! that one's own channel ends, or that it counts as one of one's own. A channel is named by a
 //! number that cannot be guessed, so no process is taken for the other end of another's.
 
+use crate::broker_daemon_messages::NamespaceAddress;
 use crate::channels::{Ends, ProcessPair};
 use crate::client::Client;
-use crate::daemon_messages::NamespaceAddress;
 use crate::limits::{CHANNELS, INHERITED_ASKED, INHERITED_KEPT};
 use crate::listeners::Process;
 use std::collections::{BTreeMap, HashMap};

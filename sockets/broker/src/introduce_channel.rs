@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::cross_host_gateways::RouteAddresses;
 use crate::listeners::Port;
 use omniverb_formats::broker_message::{Reply, Side};
-use omniverb_formats::channel;
+use omniverb_formats::channel_layout;
 use omniverb_sys::{clock, lock, memfd, random, seqpacket};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;

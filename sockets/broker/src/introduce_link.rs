@@ -1,8 +1,8 @@
 //! Introduces two processes by a link: both are given its memory.
 
+use crate::broker_daemon_messages::NamespaceAddress;
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::NamespaceAddress;
 use crate::links::LinkRecord;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Reach, Refusal, Side};

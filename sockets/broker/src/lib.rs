@@ -44,10 +44,10 @@ pub use omniverb_formats::address_range::Range;
 pub use startup_parameters::StartupParameters;
 
 use crate::admission::Admission;
+use crate::broker_daemon_messages::{FromDaemon, ToDaemon};
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::{FromDaemon, ToDaemon};
-pub use omniverb_formats::daemon_messages;
+pub use omniverb_formats::broker_daemon_messages;
 use omniverb_sys::deferred_close::DeferredClose;
 use omniverb_sys::user_and_group_check::UsersAndGroups;
 use omniverb_sys::{EventFd, Poller, clock, lock, pidfd, seqpacket, tcp_connection};
@@ -183,7 +183,7 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
 /// The same; links that are `over` then.
 fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
     for _ in 0..PER_TURN {
-        let mut bytes = [0; daemon_messages::BYTES];
+        let mut bytes = [0; broker_daemon_messages::BYTES];
         match seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::BlockingMode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {

@@ -1,7 +1,7 @@
 //! Keeps the links that were given: their two processes, and the address pair they live by.
 
+use crate::broker_daemon_messages::NamespaceAddress;
 use crate::client::Client;
-use crate::daemon_messages::NamespaceAddress;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::Reply;
 use omniverb_sys::process_is_dead;

@@ -4,10 +4,10 @@
 //! the kernel asks it for each: so channels ([`crate::channel_requests`]) may go the same way for a
 //! while. Then the network is asked again, by the next connection of TCP.
 
+use crate::broker_daemon_messages::NamespaceAddress;
 use crate::client::Client;
-use crate::daemon_messages::NamespaceAddress;
 use crate::limits::OBSERVED_ROUTES_OF_NAMESPACE;
-use omniverb_formats::channel::PORT_ALLOWED_FOR;
+use omniverb_formats::channel_layout::PORT_ALLOWED_FOR;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};

@@ -5,13 +5,13 @@
 //! these are there still. Each reader is served by a thread of its own, and waits for its own rows
 //! only.
 
+use crate::broker_daemon_messages::{Denial, NamespaceAddress};
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon_messages::{Denial, NamespaceAddress};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::unmatched_offers::Offer;
 use omniverb_formats::socket_status_rows::{Channel, Listener, Reason, Row, Socket, State};
-use omniverb_formats::{Direction, channel, link_layout};
+use omniverb_formats::{Direction, channel_layout, link_layout};
 use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
 use omniverb_sys::{Access, Extent, lock, seqpacket};
 use std::collections::BTreeMap;
@@ -112,10 +112,10 @@ fn channels(broker: &Broker, client: &Client) -> Vec<Channel> {
 fn light(broker: &Broker, channel: &Channel) -> Vec<Socket> {
     let memory = lock(&broker.channels).memory(channel.name);
     let memory = memory.and_then(|memory| {
-        let extent = Extent::new(memory, 0, channel::BYTES as u64);
-        extent.map_exactly(channel::BYTES, Access::ReadOnly).ok()
+        let extent = Extent::new(memory, 0, channel_layout::BYTES as u64);
+        extent.map_exactly(channel_layout::BYTES, Access::ReadOnly).ok()
     });
-    let Some(shown) = memory.map(channel::ConnectionTable::new) else { return Vec::new() };
+    let Some(shown) = memory.map(channel_layout::ConnectionTable::new) else { return Vec::new() };
     let side = usize::from(!channel.has_asked);
     let socket = |id: u32| {
         let (names, sent) = shown.get(id)?;

@@ -1,7 +1,7 @@
 //! Keeps offered sockets whose other end has not been offered yet.
 
+use crate::broker_daemon_messages::NamespaceAddress as Address;
 use crate::client::Client;
-use crate::daemon_messages::NamespaceAddress as Address;
 use crate::limits::{ELSEWHERE, OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
 use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Broker, HANGS, Process, close_elsewhere, have_many_descriptors, lingering};
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request, Side};
-use omniverb_formats::channel;
+use omniverb_formats::channel_layout;
 use omniverb_formats::socket_status_rows::{self, Row};
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;

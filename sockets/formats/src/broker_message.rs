@@ -3,7 +3,7 @@
 //! They go by a socket that keeps boundaries; some bring descriptors.
 
 use crate::address_range::Range;
-use crate::channel::Names;
+use crate::channel_layout::Names;
 pub use crate::message_codec::BYTES;
 use crate::message_codec::{Field, Reader, Writer, fields, messages, numbers, on_sockets};
 
@@ -192,8 +192,8 @@ messages! {
             /// The tag of that message.
             tag: u64,
         },
-        /// Gives a channel. Its memory ([`crate::channel`]) comes along, and one end of a pair of
-        /// stream sockets, whose other end the other process has.
+        /// Gives a channel. Its memory ([`crate::channel_layout`]) comes along, and one end of a
+        /// pair of stream sockets, whose other end the other process has.
         23 => Channel {
             /// For the side that has asked the tag of its request; for the other one that of its
             /// [`Request::Listen`].

@@ -17,7 +17,7 @@
 //! stores words where that side's are, whatever they say: the process takes none for more than it
 //! is.
 
-use crate::channel::{
+use crate::channel_layout::{
     HEAD, IS_CUT, LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, LANES, LEFT, RING, SIDE,
     SLEEPS, TAIL, WANTS_FRAMES, WANTS_ROOM, lane_ring, lane_words, ring,
 };
@@ -236,7 +236,7 @@ impl<M: WordMemory> Mirror<M> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::channel::BYTES;
+    use crate::channel_layout::BYTES;
     use crate::lane::Lane;
     use omniverb_ring::{UserMemory, Window};
     use proptest::prelude::*;

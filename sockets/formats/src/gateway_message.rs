@@ -3,7 +3,7 @@
 //! **Trust.** It comes from another host, which may say anything: a letter is one of these, whole
 //! and with nothing behind it, or none.
 
-use crate::channel::{BYTES, Names};
+use crate::channel_layout::{BYTES, Names};
 use crate::channel_mirror::{Update, WORDS};
 use crate::message_codec::{self, Field, Reader, Writer, fields, messages};
 

@@ -22,7 +22,7 @@
 
 use crate::byte_ring;
 use crate::carried_direction::fence;
-use crate::channel::{
+use crate::channel_layout::{
     LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words,
 };
 use omniverb_ring::shared_atomics::Ordering;
@@ -143,7 +143,7 @@ impl<M: WordMemory> Lane<M> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::channel::{BYTES, LANES};
+    use crate::channel_layout::{BYTES, LANES};
     use omniverb_ring::Window;
     use proptest::prelude::*;
 

@@ -7,10 +7,12 @@
 //! * [`link_slot`] lays out what one process keeps of a link.
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other, and
-//!   [`daemon_messages`] what the broker and the daemon do; all messages are made of the fields of
+//!   [`broker_daemon_messages`] what the broker and the daemon do; all messages are made of the
+//! fields of
 //!   [`message_codec`].
-//! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
-//!   [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`] keeps
+//! * [`channel_layout`] lays out the memory of two processes whose connections need no kernel
+//!   socket; [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`]
+//! keeps
 //!   two of these on two hosts alike, by [`gateway_message`].
 //! * [`address_range`] says for which addresses that is done.
 //! * [`syscall_instructions`] finds system calls that a program makes by its own instructions.
@@ -18,12 +20,12 @@
 //!   the broker shows of all.
 
 pub mod address_range;
+pub mod broker_daemon_messages;
 pub mod broker_message;
 pub mod byte_ring;
 pub mod carried_direction;
-pub mod channel;
+pub mod channel_layout;
 pub mod channel_mirror;
-pub mod daemon_messages;
 pub mod fallback_ledger;
 pub mod gateway_message;
 pub mod lane;

@@ -4,7 +4,7 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::channel::Names;
+use crate::channel_layout::Names;
 
 /// Bytes of every message on a socket of this host. What its fields do not take is zero.
 pub const BYTES: usize = 128;

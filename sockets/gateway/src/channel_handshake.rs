@@ -10,7 +10,7 @@ use crate::letter_outbox::{EndReason, Outbox};
 use crate::limits::{ANSWER, ARRIVAL, ARRIVAL_POLL, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
 use crate::unproven_peers::{UnprovenPeer, holder};
 use omniverb_formats::broker_message::{Failure, Request, Wanted};
-use omniverb_formats::channel::{Names, PORT_ALLOWED_FOR};
+use omniverb_formats::channel_layout::{Names, PORT_ALLOWED_FOR};
 use omniverb_formats::gateway_message::GatewayMessage;
 use omniverb_sys::clock;
 use std::net::IpAddr;

@@ -5,7 +5,7 @@ use crate::limits::FAILED_HOST_KEPT;
 use crate::unproven_peers::UnprovenPeers;
 use omniverb_formats::address_range::Range;
 use omniverb_formats::broker_message::{Failure, Request, Wanted};
-use omniverb_formats::channel::Names;
+use omniverb_formats::channel_layout::Names;
 use omniverb_sys::{EventFd, clock, lock};
 use std::collections::BTreeMap;
 use std::io;

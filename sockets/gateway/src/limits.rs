@@ -34,7 +34,7 @@ pub(crate) const READ: u32 = 16;
 /// has two at most.
 pub(crate) const REQUESTS: usize = 512;
 /// As many may come with a letter.
-pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_formats::channel::LANES) + 1;
+pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_formats::channel_layout::LANES) + 1;
 
 /// How long is looked before it is slept, in nanoseconds.
 pub(crate) const SPIN_NS: u64 = 60_000;

@@ -16,7 +16,7 @@ use crate::queue_pair::{MemoryRegion, QueuePair};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
 use omniverb_formats::broker_message::Reply;
-use omniverb_formats::channel::BYTES;
+use omniverb_formats::channel_layout::BYTES;
 use omniverb_formats::channel_mirror::{Mirror, Scope};
 use omniverb_formats::gateway_message::GatewayMessage;
 use omniverb_ring::Window;

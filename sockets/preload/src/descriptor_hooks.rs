@@ -8,8 +8,8 @@ use omniverb_connection::descriptors::{Kind, Why};
 use rustix::io::fcntl_getfd;
 
 use crate::borrowed_fd::borrow;
-use crate::call_effects::{self, Call};
 use crate::carry::{File, OwnDescriptors, SendfileRequest};
+use crate::descriptor_changes_by_calls::{self, Call};
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
@@ -95,9 +95,9 @@ functions! {
         if let Some(at) = light::token_of(fd) {
             return light::set(at, (level, name), value);
         }
-        if call_effects::changes_receiving(level, name) {
+        if descriptor_changes_by_calls::changes_receiving(level, name) {
             carry::leave(fd);
-        } else if !call_effects::is_harmless(level, name) {
+        } else if !descriptor_changes_by_calls::is_harmless(level, name) {
             carry::leave_unread_here(fd);
         }
         let call = Call::Option { fd, level, name };
@@ -197,7 +197,7 @@ functions! {
         call.before();
         if !library_fds::is_among(begin, u32::MAX) || !vfork_check::is_this_process() {
             next_library::closefrom(first);
-            call.after(call_effects::PriorState::default(), 0);
+            call.after(descriptor_changes_by_calls::PriorState::default(), 0);
             return;
         }
         library_fds::between(begin, u32::MAX, |first, last| {
@@ -206,7 +206,7 @@ functions! {
                 next_library::closefrom(first as c_int);
             }
         });
-        call.after(call_effects::PriorState::default(), 0);
+        call.after(descriptor_changes_by_calls::PriorState::default(), 0);
     }
 
     ov_dup(fd: int) -> c_int {
@@ -256,7 +256,7 @@ functions! {
         }
         if is_duplicate {
             carry::duplicate(fd, None);
-        } else if call_effects::is_about_signals(command, argument) {
+        } else if descriptor_changes_by_calls::is_about_signals(command, argument) {
             light::is_unlike(fd);
             carry::leave(fd);
         }
@@ -276,7 +276,7 @@ functions! {
             return light::request(fd, at, given);
         }
         let request = given.request();
-        if call_effects::SIGNAL_REQUESTS.contains(&request) {
+        if descriptor_changes_by_calls::SIGNAL_REQUESTS.contains(&request) {
             light::is_unlike(fd);
             carry::leave(fd);
         }

@@ -1,6 +1,6 @@
 //! Defines `functions!`, which makes the functions that replace the C library's.
 
-use crate::call_effects::Call;
+use crate::descriptor_changes_by_calls::Call;
 
 /// Does a call, and what it means for descriptors before and after it.
 #[inline(always)]

@@ -6,8 +6,8 @@ use core::ffi::c_int;
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::readiness::Timeout;
 
-use crate::call_effects::{self, Call};
 use crate::carry;
+use crate::descriptor_changes_by_calls::{self, Call};
 use crate::descriptor_tables;
 use crate::errno::fails;
 use crate::fork_refcount;
@@ -432,8 +432,8 @@ fn receive_whole(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int) -> Option
 /// What was sent with flags of which some are for the kernel alone.
 #[inline(always)]
 fn flagged(fd: c_int, flags: c_int, sent: isize) -> isize {
-    if flags & call_effects::FLAGS != 0 {
-        Call::Flags { fd, flags }.after(call_effects::PriorState::default(), sent);
+    if flags & descriptor_changes_by_calls::FLAGS != 0 {
+        Call::Flags { fd, flags }.after(descriptor_changes_by_calls::PriorState::default(), sent);
     }
     sent
 }

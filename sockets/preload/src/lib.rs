@@ -17,8 +17,9 @@
 //!   `readiness` asks all of them for calls that wait for several descriptors, and
 //!   `look_history` remembers whether looking before a sleep paid off; `lifecycle` starts and ends
 //!   both, `usage_report` counts what they moved.
-//! * `call_effects` records what a call does to descriptors, before and after it. `syscall_hook`
-//!   gives calls by `syscall()` to the hooks; `hook_macros` says which arguments hooks have.
+//! * `descriptor_changes_by_calls` records what a call does to descriptors, before and after it.
+//!   `syscall_hook` gives calls by `syscall()` to the hooks; `hook_macros` says which arguments
+//! hooks have.
 //! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
 //! * `memory_owner` tells this process from a child of `vfork`, which runs in the same memory.
 //! * `fork_refcount` counts the processes that share a socket by `fork`, in `count_slots`;
@@ -43,9 +44,10 @@
 mod hook_macros;
 
 mod borrowed_fd;
-mod call_effects;
 mod call_observers;
 mod carry;
+mod describe_descriptors_for_tests;
+mod descriptor_changes_by_calls;
 pub mod descriptor_hooks;
 mod descriptor_probe;
 mod descriptor_tables;
@@ -54,17 +56,17 @@ mod errno;
 pub mod fallback_ledger;
 mod fork_refcount;
 mod holder_count_at_exit;
-mod introspection;
 pub mod io_hooks;
 mod iovecs;
-mod kernel_poll;
 mod kernel_socket;
 mod library_fds;
+pub mod library_load_and_exit;
 mod light;
 mod mapped_memory;
 mod next_library;
 mod nontemporal;
 mod observed_socket_marks;
+mod ppoll_beyond_rlimit;
 mod process_count_slots;
 mod readiness;
 mod running_call_counts;
@@ -72,7 +74,6 @@ mod scm_rights;
 mod shared_memory;
 mod socket_marks;
 mod spin_history;
-pub mod start;
 mod symbol_lookup;
 pub mod syscall_hook;
 mod syscall_scan;

@@ -6,7 +6,7 @@
 //! In: nothing. Out: their threads, and the number of the newest process that was looked at.
 //!
 //! For a process of one thread only `unshare(CLONE_VM)` tells that there is none. Others are
-//! compared, as `shared_address_space.rs` says.
+//! compared, as `process_shares_memory.rs` says.
 //!
 //! A process that has none of our memory never gets it: it is shared when a process is made, by one
 //! that has it. So all are looked at once, while the program runs on; and when all that were found
@@ -20,7 +20,7 @@
 
 use crate::error::AdoptError;
 use crate::proc_task_files::{belongs, for_each_number, open_directory};
-use crate::shared_address_space::{Reservation, compare, has_own_size, size_of};
+use crate::process_shares_memory::{Reservation, compare, has_own_size, size_of};
 use core::ffi::CStr;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicI32, Ordering};

@@ -48,8 +48,8 @@ mod page_filler;
 mod pinning_devices;
 mod proc_task_files;
 mod process_identity;
-mod release_reserve;
-mod shared_address_space;
+mod process_shares_memory;
+mod reserved_pages_for_release;
 mod strategy;
 mod stretch_move;
 mod userfaultfd_abi;
@@ -202,7 +202,7 @@ pub fn adopt_onto(
     let lock = MOVES.guard();
     movable_range::check(start, end)?;
     process_identity::prepare()?;
-    release_reserve::prepare()?;
+    reserved_pages_for_release::prepare()?;
     strategy::prepare()?;
     strategy::keep();
     let region = Region::new((start, length), (file, offset), kind)?.link();
@@ -355,7 +355,7 @@ fn move_place(
     let filler = if length < STRETCH_BYTES_MIN { None } else { PageFiller::open() };
     let mut left = length;
     while left > 0 {
-        let (staging, staged) = release_reserve::pages(step.min(left))?;
+        let (staging, staged) = reserved_pages_for_release::pages(step.min(left))?;
         let begin = left - staged;
         let stretch = Stretch {
             region,
@@ -370,12 +370,12 @@ fn move_place(
             filler: filler.as_ref(),
         };
         match mover.perform(&StretchMove { stretch, direction }) {
-            Ok(()) => release_reserve::moved(staged),
+            Ok(()) => reserved_pages_for_release::moved(staged),
             Err(error) => {
-                release_reserve::empty();
+                reserved_pages_for_release::empty();
                 // The process may have as many mappings as it is allowed.
                 if matches!(error, AdoptError::Busy | AdoptError::Changed)
-                    || !release_reserve::give_up_spare()
+                    || !reserved_pages_for_release::give_up_spare()
                 {
                     return Err(error);
                 }

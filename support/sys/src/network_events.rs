@@ -3,8 +3,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: rustix does not give the control messages of netlink sockets, nor set their options.
 
-use crate::interfaces::{parse_link, parse_namespace_id};
 use crate::local_addresses::messages;
+use crate::network_interfaces::{parse_link, parse_namespace_id};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};

@@ -108,7 +108,7 @@ fn bound(address: SocketAddr, is_early: bool) -> io::Result<OwnedFd> {
         crate::udp_zero_checksum::allow_zero_checksum(socket.as_fd())?;
     }
     if !address.ip().is_loopback() {
-        crate::udp_from_outside::hear_others_only(socket.as_fd())?;
+        crate::udp_from_other_hosts_only::hear_others_only(socket.as_fd())?;
     }
     bind(&socket, &address)?;
     Ok(socket)

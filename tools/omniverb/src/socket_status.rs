@@ -8,7 +8,7 @@ use crate::tenant_connection::PATIENCE;
 use crate::text_table::{Table, amount};
 use anyhow::bail;
 use omniverb_formats::broker_message::{Request, SUFFIX};
-use omniverb_formats::channel;
+use omniverb_formats::channel_layout;
 use omniverb_formats::link_layout::RING;
 use omniverb_formats::socket_status_rows::{BYTES, Channel, Listener, Process, Row, Socket, State};
 use omniverb_sys::{eventfd, seqpacket};

@@ -4,7 +4,7 @@ use super::Client;
 use crate::daemon_messages_with_fds::{LinkFiles, MessageWithFiles};
 use crate::memory_from_daemon;
 use crate::peer_doorbells::{BELL_BYTES, PeerBell, PeerDoorbells};
-use omniverb_device::doorbell::PeerDoorbell;
+use omniverb_device::peer_doorbells::PeerDoorbell;
 use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;

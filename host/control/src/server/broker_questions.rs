@@ -10,7 +10,7 @@ use crate::server::operation_contexts::SocketPairs;
 use crate::socket_broker_supervisor::{FromBroker, PER_TURN};
 use crate::socket_relations::ToSeek;
 use crate::vnic_attachment::Attached;
-use omniverb_broker::daemon_messages::{Denial, FromDaemon, NamespaceAddress, ToDaemon};
+use omniverb_broker::broker_daemon_messages::{Denial, FromDaemon, NamespaceAddress, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};

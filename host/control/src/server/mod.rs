@@ -62,7 +62,7 @@ use crate::virtual_machines::Machines;
 use crate::vnics::Vnics;
 use crate::vnics_by_policy_address::VnicsByPolicyAddress;
 use crate::watchdog::Watchdog;
-use omniverb_broker::daemon_messages::FromDaemon;
+use omniverb_broker::broker_daemon_messages::FromDaemon;
 use omniverb_sys::clock;
 use omniverb_sys::deferred_close::DeferredClose;
 use omniverb_sys::helper_process::HelperStart;

@@ -6,7 +6,7 @@ use crate::runtime_folder::{Audience, RuntimeFolder};
 use crate::settings::Settings;
 use crate::unidentified_connections::Arrival;
 use crate::vnic_attachment::Attached;
-use omniverb_broker::daemon_messages::NamespaceAddress as Address;
+use omniverb_broker::broker_daemon_messages::NamespaceAddress as Address;
 use omniverb_fairness::Holder;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};
 use omniverb_session::operator::{SET_RATE, SetVnic, VNIC_NAME_BYTES};

@@ -11,7 +11,7 @@ use omniverb_datapath::queue_pair::connection_parameters::Trains;
 use omniverb_datapath::testing::end;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::page_grant_pacing::Denial;
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};

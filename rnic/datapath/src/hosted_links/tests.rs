@@ -6,7 +6,7 @@ use crate::peer_features;
 use crate::testing::end;
 use omniverb_link::Request;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_ring::{UserMemory, Window};
 use omniverb_terms::Psn;

@@ -11,7 +11,7 @@ use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::responder_answers::{Answer, Readings};
 use crate::queue_pair::unreliable_backlog::Backlog;
 use crate::vnic_memory_allowance::Allowance;
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_link::{Broken, Endpoint, Nak};
 use omniverb_ring::shared_atomics::AtomicU64;
 use omniverb_terms::{Operations, Refusal, Service};

@@ -1,7 +1,7 @@
 //! Derives a connection's parameters from the application's QP and the kind of its peer.
 
 use crate::peer_features;
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
     Acknowledgements, AddressedPackets, Config, DelayNotices, GoneReads,

@@ -10,8 +10,8 @@
 use super::poll_rate::PollRate;
 use crate::cq::Cq;
 use crate::cq::watched_links::{WatchList, WatchedLink};
-use crate::doorbell::PeerDoorbell;
 use crate::limits::IDLE_LOOKS_MAX;
+use crate::peer_doorbells::PeerDoorbell;
 use crate::qp::PollOutcome;
 use crate::verbs_constants::Wc;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Keeps the links that polls of a CQ look at by themselves.
 
-use crate::doorbell::{BellSource, PeerDoorbell};
 use crate::limits::WATCHED_MAX;
+use crate::peer_doorbells::{BellSource, PeerDoorbell};
 use crate::qp::Qp;
 use crate::spin_lock::{Guard, Lock};
 use omniverb_terms::Qpn;

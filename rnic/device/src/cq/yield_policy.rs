@@ -9,11 +9,11 @@
 //!
 //! If another thread did want it, and much is under way, yielding is not enough: the kernel gives
 //! the polling thread its fair share all the same, a third of two processors for nothing. Then a
-//! poll takes a nap (see `omniverb_link::poller_nap`), until the engine has done a good part of
+//! poll takes a nap (see `omniverb_link::poller_sleep`), until the engine has done a good part of
 //! what is under way.
 
 use crate::cq::Cq;
-use omniverb_link::poller_nap::PollerNap;
+use omniverb_link::poller_sleep::PollerNap;
 
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
 const MUCH: u64 = 256 << 10;

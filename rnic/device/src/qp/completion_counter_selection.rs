@@ -5,7 +5,9 @@
 //! counts that grants no pages.
 
 use super::Qp;
-use super::attached_counters::{AttachError, AttachedCounters, CountedPositions, SendCompletion};
+use super::attached_completion_counters::{
+    AttachError, AttachedCounters, CountedPositions, SendCompletion,
+};
 use super::qp_attributes::State;
 use crate::completion_counter::{CountedQueue, Counter};
 use crate::verbs_constants::{Wc, counted, opcode, status};

@@ -11,7 +11,7 @@ use super::responder::{InboundState, Outcome};
 use crate::limits;
 use crate::link_peer::Peer;
 use crate::send_work_request::Destination;
-use omniverb_link::qp_attributes::GlobalRoute;
+use omniverb_link::qp_attributes_for_engine::GlobalRoute;
 use omniverb_link::record::LAST;
 use omniverb_link::{Broken, Endpoint, Request, Source, Tracer};
 use omniverb_ring::UserMemory;

@@ -4,7 +4,7 @@
 //! how it moves on in `progress` and `poll_link`. What it does with requests is in `requester` and
 //! `responder`. `Inner` has what leads from one part to another; the rest is each part's own.
 
-mod attached_counters;
+mod attached_completion_counters;
 mod completion_counter_selection;
 mod cq_link_registration;
 mod link_setup;
@@ -23,11 +23,11 @@ mod xrc_relay;
 mod xrc_relay_setup;
 mod xrc_relay_table;
 
-pub use self::attached_counters::AttachError;
+pub use self::attached_completion_counters::AttachError;
 pub(crate) use self::cq_link_registration::CountsLinks;
 pub(crate) use self::poll_outcome::{PollOutcome, WaitOutcome};
 
-use self::attached_counters::AttachedCounters;
+use self::attached_completion_counters::AttachedCounters;
 use self::link_table::{LinkEnd, Links};
 use self::qp_attributes::{QpAttributes, State};
 use self::requester::{

@@ -5,7 +5,7 @@ use super::responder::Receives;
 use super::{Inner, PollOutcome, Qp};
 use crate::cq::{Cq, WatchedLink};
 use crate::verbs_constants::Wc;
-use omniverb_link::poller_nap::PollerNap;
+use omniverb_link::poller_sleep::PollerNap;
 use omniverb_terms::Service;
 
 impl Inner {

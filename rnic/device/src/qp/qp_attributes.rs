@@ -1,6 +1,6 @@
 //! QP attributes and which transition needs which (InfiniBand specification 11.2.5.2, table 96).
 
-use omniverb_link::qp_attributes::{GlobalRoute, ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{GlobalRoute, ReceiveAttributes, SendAttributes};
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 
 /// QP states, numbered as `enum ibv_qp_state`.

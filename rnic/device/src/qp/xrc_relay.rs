@@ -9,7 +9,7 @@
 
 use crate::limits::CHUNK;
 use crate::link_peer::Peer;
-use omniverb_link::qp_attributes::{GlobalRoute, ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{GlobalRoute, ReceiveAttributes, SendAttributes};
 use omniverb_link::record::{FIRST, LAST, PLACED};
 use omniverb_link::{Broken, Endpoint, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};

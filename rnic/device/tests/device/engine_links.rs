@@ -13,7 +13,7 @@ use omniverb_device::FarEnd;
 use omniverb_device::limits::{LINK_WAIT, UNRELIABLE_WAIT};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, GlobalRoute, QpAttributes, QpMask, Wc, send_flags, status};
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Endpoint, Nak, Request, Response};
 use omniverb_terms::{Psn, Refusal, Rkey, Service};

@@ -30,7 +30,7 @@ mod operations_by_size;
 mod payload_sources;
 mod qp_lifecycle;
 mod random_operations;
-mod receive_bounds;
+mod receive_unreached_entries;
 mod region_removal;
 mod remote_errors;
 mod retries;

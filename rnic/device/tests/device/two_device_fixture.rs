@@ -6,9 +6,9 @@ use crate::guarded_buffer::Buffer;
 use crate::work_request_helpers::Work;
 use omniverb_device::FarEnd;
 use omniverb_device::background_progress::ProgressReport;
-use omniverb_device::doorbell::PeerDoorbell;
 use omniverb_device::limits::STATISTICS_BYTES;
 use omniverb_device::memory_region::NO_RKEY;
+use omniverb_device::peer_doorbells::PeerDoorbell;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{
     AsyncEvent, Cq, Domain, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec, Region, Sge, Shared,

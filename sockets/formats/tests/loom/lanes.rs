@@ -4,7 +4,7 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use omniverb_formats::Lane;
-use omniverb_formats::channel::{
+use omniverb_formats::channel_layout::{
     BYTES, LANE_HEAD, LANE_IS_AWAITED, LANE_TAIL, lane_ring, lane_words,
 };
 use omniverb_ring::UserMemory;
@@ -74,7 +74,7 @@ fn room_is_what_was_read() {
         puts(&lane, 0);
         let writer = thread::spawn(move || {
             // As if the lane had room for these eight bytes only.
-            let mut seen = 8_u64.wrapping_sub(omniverb_formats::channel::LANE as u64);
+            let mut seen = 8_u64.wrapping_sub(omniverb_formats::channel_layout::LANE as u64);
             let has_room = sent.room(8, &mut seen, 8) >= 8 && seen == 8;
             if has_room {
                 UserMemory::lend(&SENT, |bytes| sent.fill(0, 0, bytes));

@@ -1,15 +1,15 @@
 //! Takes what the broker has said, and has it handled.
 //!
 //! There is one conversation with the broker ([`super::broker`]) and one loop that takes messages,
-//! which gives each to [`super::link_messages`], and what that does not know to the handler of
-//! light connections.
+//! which gives each to [`super::broker_link_messages`], and what that does not know to the handler
+//! of light connections.
 
 use std::sync::OnceLock;
 
 use omniverb_formats::broker_message::Reply;
 
 use super::broker::{self, Files};
-use super::{connection_watch, ended_links, kernel_fallback, link_messages};
+use super::{broker_link_messages, connection_watch, ended_links, kernel_fallback};
 
 /// What takes messages with the state of light connections at hand ([`take_with`]). It says
 /// `false`, and has taken none, in a process that has none: a child may be one.
@@ -49,7 +49,7 @@ fn take() {
 /// it, or this one, interrupted.
 pub(crate) fn take_with(with: &mut dyn FnMut(Reply, Files)) -> bool {
     broker::take(&mut |reply, files| {
-        if let Some((reply, files)) = link_messages::came(reply, files) {
+        if let Some((reply, files)) = broker_link_messages::came(reply, files) {
             with(reply, files);
         }
     })

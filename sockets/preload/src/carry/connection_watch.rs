@@ -1,8 +1,8 @@
 //! Asks the kernel by one call what happened to the connections of all links.
 //!
 //! A socket that is one of many has its turn seldom: to be asked about it each time
-//! ([`super::kernel_check`]) costs three system calls a message, more than natively. So the sockets
-//! of links are in a set of epoll of the library's own, which tells at once, once, of each
+//! ([`super::kernel_socket_check`]) costs three system calls a message, more than natively. So the
+//! sockets of links are in a set of epoll of the library's own, which tells at once, once, of each
 //! connection that ends. As long as that is asked every [`tsc_clock::MOMENT`] while bytes go
 //! through rings, what was seen of a socket itself is believed for longer.
 //!

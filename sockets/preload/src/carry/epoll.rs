@@ -22,7 +22,7 @@ use super::epoll_events_in_rings::{
     ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news,
 };
 use super::epoll_membership::{self, EpollSlot, NotJoinable, Sleepers, may_be_member};
-use super::kernel_check::{self, Checked};
+use super::kernel_socket_check::{self, Checked};
 use super::links::{self, Flag, Link};
 use super::reader_polling::Unread;
 use super::{
@@ -435,7 +435,7 @@ impl<'e> CarriedMembers<'e> {
             return 0;
         }
         let fd = fd_of(link);
-        if matches!(kernel_check::check_unless_watched(link, fd), Checked::OtherSocket) {
+        if matches!(kernel_socket_check::check_unless_watched(link, fd), Checked::OtherSocket) {
             // It was closed unseen.
             links::forget(fd, link);
             link.leave_set();
@@ -451,7 +451,7 @@ impl<'e> CarriedMembers<'e> {
         let is_edge = events & EDGE != 0;
         let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
         // What an edge tells is all that is so; and behind an error there may be bytes.
-        let is_all = events & !OURS == 0 && kernel_check::is_recent(link, tsc_clock::now());
+        let is_all = events & !OURS == 0 && kernel_socket_check::is_recent(link, tsc_clock::now());
         let is_error = bits & !READABLE != 0;
         let kernels = match same.is_some() || is_error || is_edge && !is_all {
             true => kernels(link, events),
@@ -528,7 +528,7 @@ impl<'e> CarriedMembers<'e> {
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
             published_bytes::each_with_bytes(
                 |link| self.slot.has(link) && ends(link.member.data.get()),
-                |link| _ = kernel_check::check_now(link, fd_of(link)),
+                |link| _ = kernel_socket_check::check_now(link, fd_of(link)),
             );
         }
     }

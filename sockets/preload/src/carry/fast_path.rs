@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use omniverb_ring::UserMemory;
 
 use super::ring_copy::{self, RECEIVE_FLAGS, SEND_FLAGS};
-use super::{adaptive_spin, broker, kernel_check, published_bytes, try_guard, unread_links};
+use super::{adaptive_spin, broker, kernel_socket_check, published_bytes, try_guard, unread_links};
 use crate::tsc_clock;
 
 /// There is something that each call looks after.
@@ -26,7 +26,7 @@ pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> 
     }
     let guard = try_guard::enter(fd, |slot| &slot.sender.lock)?;
     let (link, now) = (guard.link(), tsc_clock::now());
-    if has_duties(|| now) || !kernel_check::was_recent(link, now) {
+    if has_duties(|| now) || !kernel_socket_check::was_recent(link, now) {
         return None;
     }
     let direction = link.outward()?;

@@ -12,7 +12,7 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use super::kernel_fallback::Sharing;
 use super::{
     broker, broker_dispatch, connection_watch, ended_link_private_memory, forgotten_links,
-    kernel_fallback, links, offers, reattach, unread_links, writer_lock,
+    kernel_fallback, links, offer_sockets_to_broker, reattach, unread_links, writer_lock,
 };
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount::{self, Fork};
@@ -60,7 +60,7 @@ pub(crate) fn before_fork() -> Option<Forking> {
 /// It may be carried when this process has it alone again. Of a set: its members may.
 fn may_be_counted(fd: c_int, entry: Entry) -> bool {
     if entry.kind() != Kind::Set {
-        return offers::may_be(fd, entry);
+        return offer_sockets_to_broker::may_be(fd, entry);
     }
     !entry.is_duplicated() && !entry.was_found() && entry.why() == Why::Free
 }

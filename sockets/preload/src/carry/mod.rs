@@ -8,7 +8,8 @@
 //! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::link_slot`], in
 //!   `sockets/formats/src/link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember those
 //!   that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides how
-//!   soon, [`broker_dispatch`] has the answers handled by [`link_messages`], [`map_sealed_memfd`]
+//!   soon, [`broker_dispatch`] has the answers handled by [`broker_link_messages`],
+//! [`map_sealed_memfd`]
 //!   maps what comes with them.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
@@ -21,11 +22,12 @@
 //! * **Readiness.** [`polled_links`]; [`epoll`] with [`epoll_membership`], [`epoll_slot`],
 //!   [`epoll_maybe_ready`], [`epoll_polling_flags`], [`ring_events`], [`epoll_wakeup`],
 //!   [`link_bitmap`].
-//! * **The kernel's socket.** [`crate::kernel_socket`] asks it, [`kernel_check`] now and then,
-//!   [`connection_watch`] for all links by one call; [`unread_bytes`] compares its bytes with the
+//! * **The kernel's socket.** [`crate::kernel_socket`] asks it, [`kernel_socket_check`] now and
+//!   then, [`connection_watch`] for all links by one call; [`unread_bytes`] compares its bytes with
+//! the
 //!   ring's, [`tcp_inq`] tells how many are unread.
 //! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
-//!   [`suspend`].
+//!   [`suspend_idle_links`].
 //! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`ended_link_private_memory`]
 //!   leaves the memory that the peer writes.
 
@@ -34,6 +36,7 @@ mod admission;
 mod backpressure;
 pub(crate) mod broker;
 pub(crate) mod broker_dispatch;
+mod broker_link_messages;
 mod connection_watch;
 mod cpu_contention;
 mod ended_link_private_memory;
@@ -48,24 +51,23 @@ mod epoll_wakeup;
 pub(crate) mod fast_path;
 mod forgotten_links;
 mod fork;
-mod kernel_check;
 mod kernel_fallback;
+mod kernel_socket_check;
 mod link_bitmap;
-mod link_messages;
 mod links;
 pub(crate) mod map_sealed_memfd;
-mod offers;
+mod offer_sockets_to_broker;
 mod polled_links;
 mod published_bytes;
 mod reader_polling;
 mod reattach;
 mod receive;
 mod ring_copy;
-mod route_lookup;
+mod ring_or_kernel_choice;
 mod send;
 mod send_source;
 pub(crate) mod spin_budget;
-mod suspend;
+mod suspend_idle_links;
 mod tcp_inq;
 mod try_guard;
 mod unread_bytes;
@@ -84,13 +86,13 @@ pub(crate) use fork::{
     before_vfork,
 };
 use links::is_here;
-use offers::LinkLookup;
-pub(crate) use offers::offers;
+use offer_sockets_to_broker::LinkLookup;
+pub(crate) use offer_sockets_to_broker::offers;
 use omniverb_connection::descriptors::Why;
 use omniverb_connection::readiness::wait_loop::MOVES;
 pub(crate) use polled_links::{PolledLinks, concerns as concerns_poll, prepare as prepare_poll};
-pub(crate) use route_lookup::Route;
-use route_lookup::{call_suspended, link_for_call, link_for_send, route_of};
+pub(crate) use ring_or_kernel_choice::Route;
+use ring_or_kernel_choice::{call_suspended, link_for_call, link_for_send, route_of};
 pub(crate) use send_source::{File, SendfileRequest};
 pub(crate) use tcp_inq::{left_behind, set_inq};
 
@@ -99,8 +101,8 @@ use crate::kernel_socket;
 use crate::process_count_slots::{self, Release};
 use crate::user_memory::{UserMessage, UserPtr, UserPtrMut};
 use crate::{
-    call_effects, fallback_ledger, fork_refcount, holder_count_at_exit, running_call_counts,
-    vfork_check,
+    descriptor_changes_by_calls, fallback_ledger, fork_refcount, holder_count_at_exit,
+    running_call_counts, vfork_check,
 };
 use crate::{descriptor_tables, tsc_clock};
 
@@ -190,7 +192,7 @@ pub(crate) fn send<'a>(
     };
     let sent =
         send::send(link, fd, parts().filter(Parts::are_few), flags, tsc_clock::now(), native);
-    suspend::check(link, fd);
+    suspend_idle_links::check(link, fd);
     link.release();
     sent
 }
@@ -207,7 +209,7 @@ pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isiz
         Err(sent) => return sent,
     };
     let sent = send::send_file(link, fd, file, native);
-    suspend::check(link, fd);
+    suspend_idle_links::check(link, fd);
     link.release();
     sent
 }
@@ -228,7 +230,7 @@ pub(crate) fn receive<'a>(
             return call_suspended(link, native);
         }
         Route::Unknown => {
-            let found = offers::enter(fd);
+            let found = offer_sockets_to_broker::enter(fd);
             if !matches!(found, LinkLookup::Carried(_)) {
                 published_bytes::flush_before(fd, flags);
             }
@@ -331,7 +333,7 @@ pub(crate) fn stop() {
 /// A message with these flags is about to be sent, of which only the kernel can honour some.
 #[inline(always)]
 pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
-    if flags & call_effects::FLAGS != 0
+    if flags & descriptor_changes_by_calls::FLAGS != 0
         && vfork_check::is_this_process()
         && descriptor_tables::look(fd).kind().is_stream()
     {
@@ -444,8 +446,8 @@ pub(crate) fn queued(fd: c_int, count: UserPtrMut<'_, c_int>, native: impl Fn() 
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let link = links::enter(fd)?;
     let error = if link.identity.memory.get() != 0 {
-        _ = kernel_check::check_now(link, fd);
-        kernel_check::take_error(link)
+        _ = kernel_socket_check::check_now(link, fd);
+        kernel_socket_check::take_error(link)
     } else {
         None
     };

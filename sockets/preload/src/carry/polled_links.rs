@@ -13,10 +13,10 @@ use omniverb_connection::readiness::Timeout;
 use omniverb_connection::readiness::poll_events::{ENDING, ERR, IN, READABLE, of_ring};
 
 use super::links::{self, Flag, Link};
-use super::offers::{self, LinkLookup};
+use super::offer_sockets_to_broker::{self, LinkLookup};
 use super::reader_polling::Unread;
 use super::{
-    broker_dispatch, epoll, kernel_check, published_bytes, reader_polling, unread_bytes,
+    broker_dispatch, epoll, kernel_socket_check, published_bytes, reader_polling, unread_bytes,
     wake_latency,
 };
 use crate::descriptor_tables::DESCRIPTORS;
@@ -79,7 +79,7 @@ impl PolledLinks {
             let found = if timeout == Timeout::Zero {
                 links::enter(one.fd).map_or(LinkLookup::Other, LinkLookup::Carried)
             } else {
-                offers::enter_unpolled(one.fd)
+                offer_sockets_to_broker::enter_unpolled(one.fd)
             };
             match found {
                 LinkLookup::Carried(link) | LinkLookup::Offered(link) => {
@@ -239,7 +239,7 @@ impl PolledLinks {
         self.each(all, |one, link| {
             if one.revents & (ENDING | IN) != 0 && published_bytes::has_unread(link) {
                 // Has it ended, and how?
-                _ = kernel_check::check_now(link, one.fd);
+                _ = kernel_socket_check::check_now(link, one.fd);
             }
             let mut events = if link.glance.error.get() == 0 { 0 } else { ERR };
             if one.events & READABLE != 0 && unread_bytes::is_readable(link, one.fd) {

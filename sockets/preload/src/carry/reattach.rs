@@ -5,7 +5,7 @@
 //! end may forget the link by itself. Each offers its socket anew: the process that has forked when
 //! no other one has it any more. What a new link carries comes behind all that the kernel was given
 //! before, as with a first one. A link that carries too little ends in the same way
-//! ([`super::suspend`]).
+//! ([`super::suspend_idle_links`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -16,7 +16,7 @@ use omniverb_formats::Direction;
 use super::admission::WORTH;
 use super::epoll_membership::EpollSlot;
 use super::links::{self, Flag, Link, Memory};
-use super::{forgotten_links, offers, published_bytes, unread_bytes};
+use super::{forgotten_links, offer_sockets_to_broker, published_bytes, unread_bytes};
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::fork_refcount;
 use crate::tsc_clock;
@@ -101,7 +101,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
         return false;
     }
     let entry = DESCRIPTORS.look(fd);
-    let is_free = offers::may_be(fd, entry)
+    let is_free = offer_sockets_to_broker::may_be(fd, entry)
         && (!entry.is_shared()
             || fork_refcount::is_sole_holder(fd, entry, Some(link.identity.cookie.get()))
                 && tsc_clock::is_over(LAST.load(Ordering::Relaxed), FORKED));

@@ -14,7 +14,7 @@ use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Place};
 use rustix::event::PollFlags;
 
-use super::kernel_check::{self, Checked};
+use super::kernel_socket_check::{self, Checked};
 use super::links::{self, Flag, Link, Memory};
 use super::reader_polling::{begin_sleep, end_sleep, looks, start_polling};
 use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
@@ -274,8 +274,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return step;
         }
         let seen = match self.link.receiver.vain.get() {
-            0 => kernel_check::check(self.link, self.fd),
-            _ => kernel_check::check_now(self.link, self.fd),
+            0 => kernel_socket_check::check(self.link, self.fd),
+            _ => kernel_socket_check::check_now(self.link, self.fd),
         };
         let events = match seen {
             Checked::OtherSocket if self.got > 0 => {
@@ -291,7 +291,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return self.fail();
         }
         let is_waiting = self.is_waiting();
-        if events.intersects(PollFlags::IN | kernel_check::ENDING) {
+        if events.intersects(PollFlags::IN | kernel_socket_check::ENDING) {
             if !is_waiting {
                 return self.ask(place);
             }
@@ -319,7 +319,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if got > 0 {
             return self.told(got);
         }
-        match kernel_check::take_error(self.link) {
+        match kernel_socket_check::take_error(self.link) {
             Some(error) => {
                 kernel_socket::set_errno(error);
                 Step::Done(-1)
@@ -343,7 +343,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let is_asking = self.has(libc::MSG_DONTWAIT) || link.has(Flag::NonBlocking);
         if is_asking
             && (is_sure || !self.parts.has_control())
-            && (is_known || kernel_check::is_recent(link, tsc_clock::now()))
+            && (is_known || kernel_socket_check::is_recent(link, tsc_clock::now()))
         {
             start_polling(link, &self.direction);
             return Some(if is_sure { self.ask(place) } else { self.ask_at_once(place) });
@@ -385,9 +385,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if self.direction.head().position() != place.position() {
                 return true;
             }
-            match kernel_check::check(self.link, self.fd) {
+            match kernel_socket_check::check(self.link, self.fd) {
                 Checked::Events(events)
-                    if !events.intersects(PollFlags::IN | kernel_check::ENDING) => {}
+                    if !events.intersects(PollFlags::IN | kernel_socket_check::ENDING) => {}
                 _ => {
                     // What the next look finds must not be missed for being too soon.
                     self.link.glance.looked.set(0);
@@ -504,8 +504,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         if error == 0 {
             // There is no peer any more: has it left bytes that it should have read?
-            _ = kernel_check::check_now(self.link, self.fd);
-            if let Some(error) = kernel_check::take_error(self.link) {
+            _ = kernel_socket_check::check_now(self.link, self.fd);
+            if let Some(error) = kernel_socket_check::take_error(self.link) {
                 kernel_socket::set_errno(error);
                 return Step::Done(-1);
             }

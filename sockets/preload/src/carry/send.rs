@@ -14,7 +14,7 @@ use rustix::event::PollFlags;
 use rustix::net::sockopt::Timeout;
 
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
-use super::kernel_check::{self, Checked, ENDING};
+use super::kernel_socket_check::{self, Checked, ENDING};
 use super::links::{self, Flag, Link, Memory};
 use super::published_bytes::{self, is_same_socket, reclaim};
 use super::ring_copy::{self, PIECE, SEND_FLAGS};
@@ -35,7 +35,7 @@ const ROUNDS: u32 = 1 << 10;
 /// Calls of so many bytes do not count: what the link costs is little beside their copies, and a
 /// reader that has much to do may come to look for more.
 const LARGE: isize = 1 << 10;
-/// After so many it is looked whether the link is worth it ([`super::suspend`]).
+/// After so many it is looked whether the link is worth it ([`super::suspend_idle_links`]).
 pub(super) const AT_ONCE: u64 = 1 << 7;
 
 /// Sends. `native` does what the program has called, and the whole of it. The call began at `now`.
@@ -51,7 +51,7 @@ pub(super) fn send(
     let Some(direction) = link.outward() else { return native() };
     if let Some(parts) = &parts
         && flags & !SEND_FLAGS == 0
-        && kernel_check::is_recent(link, now)
+        && kernel_socket_check::is_recent(link, now)
         && put_all(link, &direction, fd, parts)
     {
         return parts.total() as isize;
@@ -102,12 +102,12 @@ fn send_in_parts(
         let length = source.as_ref().map_or(usize::MAX, Source::total);
         return by_kernel(link, direction, fd, (flags, length), native);
     }
-    match kernel_check::check_unless_watched(link, fd) {
+    match kernel_socket_check::check_unless_watched(link, fd) {
         Checked::OtherSocket => return another(fd, link, native),
         Checked::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
         Checked::Events(_) => {}
     }
-    if let Some(error) = kernel_check::take_error(link) {
+    if let Some(error) = kernel_socket_check::take_error(link) {
         kernel_socket::set_errno(error);
         return -1;
     }

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use omniverb_connection::light::connection_slot::Closing;
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_formats::broker_message::{Reply, Request, Side};
-use omniverb_formats::channel::{BYTES, PORT_ALLOWED_FOR};
+use omniverb_formats::channel_layout::{BYTES, PORT_ALLOWED_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{ProtFlags, munmap};

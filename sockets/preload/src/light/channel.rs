@@ -21,7 +21,7 @@ use omniverb_connection::light::{ConnectionIds, Endpoints, Frame, List, Slot};
 use omniverb_connection::peer_wait_budget::TimeSpent;
 use omniverb_formats::broker_message::Side;
 use omniverb_formats::byte_ring;
-use omniverb_formats::channel::{
+use omniverb_formats::channel_layout::{
     self, BYTES, ConnectionTable, FULL, HEAD, IS_CUT, LEFT, OPENS, PORT_ALLOWED_FOR, PORTS_ALLOWED,
     RING, SIDE, SLEEPS, TAIL, WANTS_FRAMES, WANTS_ROOM, ring,
 };

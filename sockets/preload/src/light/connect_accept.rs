@@ -28,12 +28,12 @@ use super::broker::{self, ChannelRoute, RouteAnswer};
 use super::channel::FOR_ANSWERS;
 use super::descriptors::{self, Token};
 use super::epoll_calls;
-use super::known_options::{self, Options};
 use super::lane_assignment::WaitTarget;
-use super::listener_notices;
+use super::listeners_told_to_broker;
 use super::slot_options::{self, SocketOptions};
 use super::socket_addresses::{self, Family};
 use super::state::{State, with};
+use super::supported_socket_options::{self, Options};
 use super::waiting::{deadline_after, is_over, until};
 use crate::borrowed_fd::{borrow, close_own};
 use crate::carry::broker::connection;
@@ -130,7 +130,7 @@ pub(super) fn listens(fd: c_int) -> bool {
     });
     // There is no room for its options: as where it cannot have them.
     if is_there == Some(false) && with(|state| state.listeners.of(fd).is_some()) == Some(true) {
-        keeping_errno(|| listener_notices::unlistens(fd));
+        keeping_errno(|| listeners_told_to_broker::unlistens(fd));
         with(|state| state.leave_listener(fd));
         address_ranges::leaves_out(fd, descriptor_tables::look(fd).id());
         return false;
@@ -141,7 +141,7 @@ pub(super) fn listens(fd: c_int) -> bool {
         return false;
     }
     if is_there == Some(true) {
-        let said = keeping_errno(|| listener_notices::listens(fd));
+        let said = keeping_errno(|| listeners_told_to_broker::listens(fd));
         with(|state| {
             if let Some(listener) = state.listeners.of(fd) {
                 listener.said = said;
@@ -155,7 +155,7 @@ pub(super) fn listens(fd: c_int) -> bool {
 /// What a socket leaves to its connection, or to those that are accepted there. `None`: what a
 /// light connection cannot have.
 fn options(fd: c_int, how: (bool, bool)) -> Option<SocketOptions> {
-    match known_options::of(fd, descriptor_tables::look(fd)) {
+    match supported_socket_options::of(fd, descriptor_tables::look(fd)) {
         Options::Fresh => Some(SocketOptions::default()),
         Options::Known => slot_options::find(fd, how),
         Options::Others => None,

@@ -52,7 +52,7 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
     done.map_or_else(
         || fails(libc::EAGAIN),
         |_| {
-            super::known_options::was_set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+            super::supported_socket_options::was_set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
             0
         },
     )

@@ -9,9 +9,9 @@ use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_ring::UserMemory;
 
 use super::descriptors::Token;
-use super::known_options::is_any_least;
 use super::lanes::{self, Held, PIECE};
 use super::state::with;
+use super::supported_socket_options::is_any_least;
 
 /// Flags with which a call does the same here.
 const SENDS_PLAINLY: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

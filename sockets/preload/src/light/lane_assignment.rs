@@ -12,7 +12,7 @@ use omniverb_connection::light::connection_slot::{Closing, Flag};
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_formats::Lane;
-use omniverb_formats::channel::{BYTES, LANES};
+use omniverb_formats::channel_layout::{BYTES, LANES};
 
 use super::channel::{Channel, FOR_ANSWERS, ProtocolError};
 use super::descriptors::{self, Token};
@@ -24,7 +24,7 @@ use crate::iovecs::Parts;
 use crate::shared_memory::Memory;
 
 const _: () = assert!(LANES as u32 == omniverb_connection::light::frame::LANES);
-const _: () = assert!(LANE_MAX as usize == omniverb_formats::channel::LANE);
+const _: () = assert!(LANE_MAX as usize == omniverb_formats::channel_layout::LANE);
 
 /// For what a thread is about to sleep.
 #[derive(Clone, Copy)]

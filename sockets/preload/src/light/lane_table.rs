@@ -1,6 +1,6 @@
 //! Records which connections have the lanes of a channel, as this process knows it.
 
-use omniverb_formats::channel::LANES;
+use omniverb_formats::channel_layout::LANES;
 
 /// Which lanes of a channel are whose.
 pub(super) struct Lanes {

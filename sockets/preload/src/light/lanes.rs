@@ -17,7 +17,7 @@ use omniverb_connection::light::Slot;
 use omniverb_connection::light::connection_slot::Flag;
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_formats::Lane;
-use omniverb_formats::channel::{BYTES, ConnectionTable, HEAD, LANE, LANES, SIDE, TAIL};
+use omniverb_formats::channel_layout::{BYTES, ConnectionTable, HEAD, LANE, LANES, SIDE, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;

@@ -6,7 +6,7 @@ use omniverb_connection::light::Endpoints;
 use omniverb_connection::light::frame::Endpoint;
 
 use super::accept_queue::Pending;
-use super::known_options::Inherited;
+use super::supported_socket_options::Inherited;
 use crate::descriptor_tables;
 
 /// Budget: listening sockets that light connections come to; at others there are those of the

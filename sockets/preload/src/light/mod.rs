@@ -10,7 +10,7 @@
 //!   [`msg_trunc`], [`options`].
 //! * Waiting: [`waiting`], [`sleepers`], [`doorbell`], [`backpressure`]; among other descriptors
 //!   [`poll_readiness`], [`epoll_calls`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
-//! * Listening: [`listeners`], [`accept_queue`], [`listener_notices`].
+//! * Listening: [`listeners`], [`accept_queue`], [`listeners_told_to_broker`].
 //! * Routes: [`address_ranges`], [`broker`], [`route_lookup`], [`local_addresses`],
 //!   [`observed_connections`].
 //! * Channels: [`channel`], [`channel_validity`], [`progress`]; their lanes [`lanes`],
@@ -19,7 +19,8 @@
 //!   [`connections_without_channel`].
 //! * State: [`state`], [`signal_safe_lock`], [`mmap_buffers`], [`descriptors`],
 //!   [`enabled_and_fork_reset`].
-//! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
+//! * Options: [`option_profiles`], [`slot_options`], [`supported_socket_options`],
+//!   [`socket_addresses`].
 
 mod accept_events;
 mod accept_queue;
@@ -37,12 +38,11 @@ mod enabled_and_fork_reset;
 mod epoll_calls;
 mod epoll_sets;
 pub(crate) mod fast_path;
-mod known_options;
 mod lane_assignment;
 mod lane_table;
 mod lanes;
-mod listener_notices;
 mod listeners;
+mod listeners_told_to_broker;
 mod local_addresses;
 pub(crate) mod message_lists;
 mod mmap_buffers;
@@ -60,6 +60,7 @@ mod sleepers;
 mod slot_options;
 mod socket_addresses;
 mod state;
+mod supported_socket_options;
 mod transfer;
 mod waiting;
 
@@ -190,7 +191,7 @@ pub(crate) fn connect(fd: c_int, to: UserSlice<'_, u8>, closes: impl FnOnce()) -
 /// An option of a socket of the kernel's was set.
 pub(crate) fn was_set(fd: c_int, level: c_int, name: c_int) {
     if may_be_light(fd) {
-        known_options::was_set(fd, level, name);
+        supported_socket_options::was_set(fd, level, name);
         looks_at_options(fd);
     }
 }
@@ -198,7 +199,7 @@ pub(crate) fn was_set(fd: c_int, level: c_int, name: c_int) {
 /// A socket of the kernel's was told to do what a light connection cannot.
 pub(crate) fn is_unlike(fd: c_int) {
     if may_be_light(fd) {
-        known_options::is_unlike(fd);
+        supported_socket_options::is_unlike(fd);
         looks_at_options(fd);
     }
 }
@@ -239,8 +240,8 @@ pub(crate) fn closes(fd: c_int) {
             return;
         }
         if !is_light && listens() {
-            listener_notices::waits_for_duplicate(fd);
-            listener_notices::unlistens(fd);
+            listeners_told_to_broker::waits_for_duplicate(fd);
+            listeners_told_to_broker::unlistens(fd);
         }
         with(|state| {
             if let Some(at) = descriptors::put(fd, None) {
@@ -263,7 +264,7 @@ pub(crate) fn stops_listening(fd: c_int) {
     if is_here() && connect_accept::has_listened() {
         keeping_errno(|| {
             if with(|state| state.listeners.of(fd).is_some()) == Some(true) {
-                listener_notices::unlistens(fd);
+                listeners_told_to_broker::unlistens(fd);
                 with(|state| state.leave_listener(fd));
             }
         });
@@ -290,7 +291,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             descriptors::put(to, Some(token));
         });
     } else if to >= 0 && is_on() {
-        known_options::duplicated(from, to);
+        supported_socket_options::duplicated(from, to);
     }
 }
 
@@ -303,7 +304,7 @@ pub(crate) fn forks() {
     }
     keeping_errno(|| {
         while let Some(fd) = with(|state| state.listeners.unused()).flatten() {
-            listener_notices::unlistens(fd);
+            listeners_told_to_broker::unlistens(fd);
             with(|state| state.leave_listener(fd));
         }
     });

@@ -17,8 +17,8 @@ use rustix::net::{
     socket_with,
 };
 
-use super::known_options::VALUE_MAX;
 use super::socket_addresses::Family;
+use super::supported_socket_options::VALUE_MAX;
 use crate::borrowed_fd::borrow;
 use crate::errno::{errno, keeping_errno};
 use crate::kernel_socket;

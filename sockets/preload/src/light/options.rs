@@ -7,10 +7,10 @@ use omniverb_connection::light::connection_slot::Flag;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::descriptors::Token;
-use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
 use super::option_profiles::set_own;
 use super::socket_addresses::{self, Family};
 use super::state::with;
+use super::supported_socket_options::{VALUE_MAX, has_least, is_own, may_be_set};
 use crate::borrowed_fd::borrow;
 use crate::errno::fails;
 use crate::next_library;

@@ -16,9 +16,9 @@ use super::doorbell;
 use super::lane_assignment::WaitTarget;
 use super::mmap_buffers::CHANNELS;
 use super::state::{State, with};
-use crate::kernel_poll;
 use crate::library_fds;
 use crate::next_library;
+use crate::ppoll_beyond_rlimit;
 use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
@@ -187,12 +187,12 @@ impl Sleeper {
         });
         let limit = limit.as_ref().map_or(UserPtr::NULL, UserPtr::of);
         let found = next_library::ppoll(UserSliceMut::of(all), limit, mask);
-        if found >= 0 || !kernel_poll::is_too_long(all.len()) {
+        if found >= 0 || !ppoll_beyond_rlimit::is_too_long(all.len()) {
             return found;
         }
         let pause = left.unwrap_or(MILLISECOND).min(MILLISECOND);
         let pause = libc::timespec { tv_sec: 0, tv_nsec: pause as i64 };
-        kernel_poll::poll_in_parts(&mut all[..places], &pause, mask)
+        ppoll_beyond_rlimit::poll_in_parts(&mut all[..places], &pause, mask)
     }
 
     /// It is awake.

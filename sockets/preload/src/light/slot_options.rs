@@ -4,12 +4,12 @@
 use core::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::known_options::{Inherited, KNOWN, has_least};
 use super::option_profiles::{
     FREE, MOST, NONE, NOTHING, Profile, ROOTS, Value, get, kept, new, own_of, root_of, set, set_own,
 };
 use super::socket_addresses::Family;
 use super::state::{State, with};
+use super::supported_socket_options::{Inherited, KNOWN, has_least};
 use crate::library_fds;
 
 /// The options of a socket of the kernel's, for its connection or for those that it accepts.

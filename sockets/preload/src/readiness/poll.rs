@@ -11,9 +11,9 @@ use omniverb_connection::readiness::{Deadline, Slept, Timeout, WaitSources, wait
 
 use crate::carry::{self, PolledLinks};
 use crate::errno::{errno, fails};
-use crate::kernel_poll;
 use crate::light::{self, PolledConnections};
 use crate::next_library;
+use crate::ppoll_beyond_rlimit;
 use crate::tsc_clock;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
@@ -336,8 +336,8 @@ pub(super) fn kernel(all: &mut [pollfd], timeout: Timeout, mask: UserPtr<'_, sig
     let time = timeout.time().map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
     let time = time.as_ref().map_or(UserPtr::NULL, UserPtr::of);
     let mut got = next_library::ppoll(UserSliceMut::of(all), time, mask);
-    if got < 0 && timeout == Timeout::Zero && kernel_poll::is_too_long(all.len()) {
-        got = kernel_poll::poll_in_parts(all, &ZERO, mask);
+    if got < 0 && timeout == Timeout::Zero && ppoll_beyond_rlimit::is_too_long(all.len()) {
+        got = ppoll_beyond_rlimit::poll_in_parts(all, &ZERO, mask);
     }
     if got < 0 { Err(errno()) } else { Ok(got) }
 }

@@ -5,7 +5,7 @@
 //! library (`app/presented_files`) leads those paths to a folder that is kept true.
 //! docs/decisions/0031-files-that-programs-read.md says why it is done so.
 
-mod device_values;
+mod current_device_values;
 mod folder_writer;
 mod mounts;
 pub(crate) mod rdma_stand_in;
@@ -15,7 +15,7 @@ mod sysfs_tree;
 
 use crate::{find_daemon, library_path};
 use anyhow::Context;
-use device_values::Source;
+use current_device_values::Source;
 use folder_writer::Folder;
 use omniverb_arguments::PresentMode;
 use omniverb_session::PRESENTED_VARIABLE;

@@ -2,7 +2,7 @@
 //!
 //! In: its arguments. Out: its answers for omv0. Anything else the real one is asked.
 
-use super::{device_values, shown_folder};
+use super::{current_device_values, shown_folder};
 use crate::{library_path, stdout};
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ fn link() -> anyhow::Result<Value> {
         },
     });
     if let Ok(interface) = shown_folder::read("ports/1/gid_attrs/ndevs/0") {
-        row["netdev_index"] = device_values::index_of(&interface).into();
+        row["netdev_index"] = current_device_values::index_of(&interface).into();
         row["netdev"] = interface.into();
     }
     Ok(row)

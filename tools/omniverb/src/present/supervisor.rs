@@ -10,7 +10,7 @@
 //! program is left. Programs are found by the variable in their environment that names the folder.
 //! The files of the locks go with the folder.
 
-use super::device_values::Source;
+use super::current_device_values::Source;
 use super::folder_writer::Folder;
 use super::sysfs_tree::{self, Tree};
 use anyhow::{Context, bail};

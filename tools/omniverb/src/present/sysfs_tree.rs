@@ -2,7 +2,7 @@
 //!
 //! No reader sees half of a file.
 
-use super::device_values::Values;
+use super::current_device_values::Values;
 use super::folder_writer::{File, Folder};
 use anyhow::Context;
 use omniverb_session::limits::GIDS_MAX;

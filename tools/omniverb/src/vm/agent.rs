@@ -20,7 +20,7 @@ use super::engine_wakes::Wakes;
 use super::guest_address_message;
 use super::pin_requests::{Keeping, Lost, Speaker};
 use super::privileged_device_opener;
-use super::relay::{Channel, News, Reads, Relay};
+use super::serial_port_multiplexer::{Channel, News, Reads, Relay};
 use super::start_supervisor;
 use super::udp_port_relay::Network;
 use anyhow::Context;

@@ -5,7 +5,7 @@
 
 use super::guest_window_discovery::{FoundWindows, OwnWindow, Shared};
 use super::pair_window_wakes::{Side, WakeBridge};
-use super::relay::Voice;
+use super::serial_port_multiplexer::Voice;
 use anyhow::Context;
 use omniverb_session::pair_window::take_number;
 use omniverb_session::{Message, written};

@@ -23,7 +23,7 @@ mod proxy_restart_delay;
 mod qemu_atomics_check;
 mod qemu_monitor;
 mod qemu_options;
-mod relay;
+mod serial_port_multiplexer;
 mod start_supervisor;
 mod supervisor;
 mod udp_port_relay;

@@ -15,13 +15,14 @@
 //! kernel's memory anyway are trusted, and others only if the operator of the guest allows it.
 
 mod handover;
+mod kept_rings;
 mod page_location;
-mod pinning_rings;
 
 use super::start_supervisor::{NEVER, own_program};
 use anyhow::Context;
 pub(super) use handover::FOLDER;
 use handover::{Agent, Heirs};
+use kept_rings::{KeptRings, PINS_MAX};
 use omniverb_arguments::InPlace;
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -31,7 +32,6 @@ use omniverb_session::{Message as Said, decode as decode_said, encode as encode_
 use omniverb_sys::privileges::{self, Privilege};
 use omniverb_sys::{clock, pidfd, seqpacket};
 use omniverb_terms::Errno;
-use pinning_rings::{KeptRings, PINS_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -13,7 +13,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::relay::Voice;
+use super::serial_port_multiplexer::Voice;
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::body::Extent as Part;
 use omniverb_session::pair_window::{self, WindowOwner};

@@ -5,7 +5,7 @@
 //! the host, and as long as pages are kept the host is asked whether they still have to be.
 
 use super::page_pinner::{FOLDER, Heard, Pinner};
-use super::relay::{Channel, Relay};
+use super::serial_port_multiplexer::{Channel, Relay};
 use omniverb_arguments::InPlace;
 use omniverb_session::pinned_pages::PINS_MAX;
 use omniverb_session::vm::{FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, written};

@@ -12,7 +12,7 @@ mod pair_windows;
 #[cfg(test)]
 mod tests;
 
-use super::relay::{Channel, News, Reads, Relay};
+use super::serial_port_multiplexer::{Channel, News, Reads, Relay};
 use omniverb_session::agent_first_messages::AgentBegin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::vm::{

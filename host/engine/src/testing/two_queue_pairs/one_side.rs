@@ -6,7 +6,7 @@ use omniverb_datapath::queue_pair::connection_parameters::Trains;
 use omniverb_datapath::testing::{end, end_that_rings};
 use omniverb_link::Endpoint;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Window, WordMemory};

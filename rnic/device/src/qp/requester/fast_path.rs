@@ -8,7 +8,7 @@ use super::transmit::last_flags;
 use crate::granted_peer_pages::Grants;
 use crate::limits::CHUNK;
 use crate::memory_region::RegionCache;
-use crate::qp::attached_counters::AttachedCounters;
+use crate::qp::attached_completion_counters::AttachedCounters;
 use crate::qp::link_table::Links;
 use crate::qp::qp_attributes::{QpAttributes, State};
 use crate::qp::state_machine::StateMachine;

@@ -44,7 +44,7 @@ pub(super) use wait_reason::WaitState;
 
 use crate::cq::{Entry, SlotRelease, SolicitedEvent};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
-use crate::qp::attached_counters::{AttachedCounters, SendCompletion};
+use crate::qp::attached_completion_counters::{AttachedCounters, SendCompletion};
 use crate::qp::qp_attributes::State;
 use crate::qp::state_machine::StateMachine;
 use crate::qp::statistics::Meter;

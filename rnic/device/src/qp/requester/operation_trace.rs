@@ -14,7 +14,7 @@ use crate::qp::{Inner, Qp};
 use crate::scatter_gather::pieces;
 use crate::verbs_constants::opcode;
 use omniverb_link::captured_operations_ring::{ACKNOWLEDGED, Key, Kind, NOT_READY};
-use omniverb_link::qp_attributes::ReceiveAttributes;
+use omniverb_link::qp_attributes_for_engine::ReceiveAttributes;
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::{Broken, Nak, Request, Trace, Tracer};
 use omniverb_ring::UserMemory;

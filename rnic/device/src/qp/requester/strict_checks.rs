@@ -12,7 +12,7 @@ use crate::qp::Qp;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::qp_attributes::QpAttributes;
 use crate::verbs_constants::status;
-use omniverb_link::qp_attributes::{ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{ReceiveAttributes, SendAttributes};
 use omniverb_terms::Service;
 
 impl RequestHeader {

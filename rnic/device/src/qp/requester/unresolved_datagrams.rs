@@ -7,7 +7,7 @@ use crate::limits::{
 };
 use crate::send_work_request::{DatagramAddress, Destination};
 use omniverb_link::Request;
-use omniverb_link::qp_attributes::GlobalRoute;
+use omniverb_link::qp_attributes_for_engine::GlobalRoute;
 use omniverb_ring::UserMemory;
 use std::collections::HashMap;
 

@@ -7,12 +7,12 @@
 
 mod atomic_and_flush;
 mod inbound_state;
-mod outcome;
 mod read;
 mod receive_completions;
 mod receive_queue;
 mod region_copies;
 mod remote_access;
+mod request_outcome;
 mod send;
 mod small_writes;
 mod ud_receive;
@@ -21,8 +21,8 @@ mod write_train;
 mod xrc_forward;
 
 pub(super) use inbound_state::InboundState;
-pub(super) use outcome::Outcome;
 pub(super) use receive_queue::{PlainMessages, Receives};
+pub(super) use request_outcome::Outcome;
 
 use crate::cq::Entry;
 use crate::limits::RECEIVER_AWAY;

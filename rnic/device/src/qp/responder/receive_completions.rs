@@ -2,7 +2,7 @@
 
 use super::Receives;
 use crate::cq::{Entry, SolicitedEvent};
-use crate::qp::attached_counters::AttachedCounters;
+use crate::qp::attached_completion_counters::AttachedCounters;
 use crate::qp::statistics::Meter;
 use crate::qp::xrc::XrcState;
 use crate::qp::{Inner, Qp};

@@ -1,8 +1,8 @@
 //! Copies to regions on a peer's behalf: by a region's own mapping, or by the host, which has the
 //! kernel make them. What a peer may read has no such mapping: it can map those pages itself.
 
+use crate::library_mapping_of_region::OwnMapping;
 use crate::memory_region::Region;
-use crate::own_mapping::OwnMapping;
 use crate::platform::Host;
 use omniverb_ring::UserMemory;
 

@@ -11,8 +11,8 @@
 //! one, whose agent may live: it releases the rings that the present one has too, by the kernel's
 //! word.
 
+use super::kept_rings::{KeptRings, PINS_MAX};
 use super::page_location::{self, LOOKS};
-use super::pinning_rings::{KeptRings, PINS_MAX};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::{clock, io_uring_pin, pidfd, seqpacket, seqpacket_deadline};

@@ -1,7 +1,7 @@
 //! Tests which sleepers are woken across a window.
 
 use super::*;
-use crate::vm::relay::{News, Reads, Relay};
+use crate::vm::serial_port_multiplexer::{News, Reads, Relay};
 use omniverb_sys::{doorbell_listener, memfd};
 use std::os::fd::OwnedFd;
 use std::time::Duration;

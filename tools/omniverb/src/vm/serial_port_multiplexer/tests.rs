@@ -1,6 +1,6 @@
 //! Tests what the two ends of a port promise each other.
 
-use super::serial_port_frames::{FRAMES_MAX, TURN_BYTES};
+use super::serial_port_io::{FRAMES_MAX, TURN_BYTES};
 use super::*;
 use rustix::io::{read, write};
 use std::os::unix::net::UnixStream;

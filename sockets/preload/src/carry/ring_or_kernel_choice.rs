@@ -7,7 +7,7 @@ use omniverb_formats::link_slot::{Field, LinkSlot};
 
 use super::broker_dispatch;
 use super::links::{self, Flag, Link};
-use super::offers::{self, LinkLookup};
+use super::offer_sockets_to_broker::{self, LinkLookup};
 use super::reattach::{self, LinkFate};
 use crate::running_call_counts;
 
@@ -21,7 +21,9 @@ pub(super) fn link_for_send(
     match route {
         Route::Ring(link) => Ok(link),
         Route::Suspended(link) => Err(call_suspended(link, native)),
-        Route::Unknown => link_for_call(fd, offers::enter(fd), |slot| &slot.sender.calls, native),
+        Route::Unknown => {
+            link_for_call(fd, offer_sockets_to_broker::enter(fd), |slot| &slot.sender.calls, native)
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! none of them is nothing.
 
 use omniverb_link::layout::{self, word};
-use omniverb_link::qp_attributes::{GlobalRoute, ReceiveAttributes, SendAttributes};
+use omniverb_link::qp_attributes_for_engine::{GlobalRoute, ReceiveAttributes, SendAttributes};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request};
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;

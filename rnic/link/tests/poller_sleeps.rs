@@ -20,7 +20,7 @@ fn send(end: &mut Endpoint, count: usize) -> Vec<u64> {
 }
 
 /// Whether a sleeper would go on sleeping.
-fn sleeps(nap: &omniverb_link::poller_nap::PollerNap) -> bool {
+fn sleeps(nap: &omniverb_link::poller_sleep::PollerNap) -> bool {
     let (word, value) = nap.place();
     word.load(Ordering::Acquire) as u32 == value
 }

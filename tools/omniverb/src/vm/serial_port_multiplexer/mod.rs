@@ -5,7 +5,7 @@
 //! bound, then the session that reads least ends; while the port takes nothing, no socket is read.
 //! The proxy does not read the port either then; the agent always does.
 
-mod serial_port_frames;
+mod serial_port_io;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use serial_port_frames::Port;
-pub(super) use serial_port_frames::{Reads, Voice};
+use serial_port_io::Port;
+pub(super) use serial_port_io::{Reads, Voice};
 pub(super) use session::Channel;
 use session::{End, Session, Waiting};
 use std::collections::BTreeMap;
