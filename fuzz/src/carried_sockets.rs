@@ -117,7 +117,7 @@ pub fn gateway(bytes: &[u8]) {
 }
 
 /// What decodes encodes to the same.
-pub fn offers(bytes: &[u8]) {
+pub fn socket_broker(bytes: &[u8]) {
     if let Some(request) = Request::decode(bytes) {
         assert_eq!(request.encode(), bytes);
     }

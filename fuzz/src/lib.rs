@@ -60,7 +60,7 @@ mod qemu_monitor;
 #[path = "../../tools/omniverb/src/vm/vhost_user.rs"]
 mod vhost_user;
 
-pub use carried_sockets::{carry, gateway, offers};
+pub use carried_sockets::{carry, gateway, socket_broker};
 pub use dma::dma_peer;
 pub use plausible_inputs::{Random, input, mutated};
 pub use light_connections::light;
@@ -75,7 +75,7 @@ pub const TARGETS: &[Target] = &[
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
-    ("broker", broker),
+    ("daemon_tables", daemon_tables),
     ("pins", pins),
     ("wire_packet", wire_packet),
     ("vgid", vgid),
@@ -93,13 +93,13 @@ pub const TARGETS: &[Target] = &[
     ("kernel_maps", kernel_maps),
     ("configuration", configuration_file),
     ("metrics_request", metrics_request),
-    ("helper", helper),
+    ("netns_helper", netns_helper),
     ("monitor", qemu_monitor),
     ("vhost", qemu_vhost),
-    ("words", words),
+    ("rates_and_faults", rates_and_faults),
     ("carry", carry),
     ("gateway", gateway),
-    ("offers", offers),
+    ("socket_broker", socket_broker),
     ("light", light),
 ];
 
@@ -278,7 +278,7 @@ fn carried(bytes: &[u8]) {
 }
 
 /// The daemon's tables under clients that say anything.
-pub fn broker(bytes: &[u8]) {
+pub fn daemon_tables(bytes: &[u8]) {
     omniverb_tenancy::testing::random_driver::exercise(bytes);
 }
 
@@ -333,7 +333,7 @@ pub fn kernel_maps(bytes: &[u8]) {
 }
 
 /// What the daemon and its privileged helper say to each other.
-pub fn helper(bytes: &[u8]) {
+pub fn netns_helper(bytes: &[u8]) {
     omniverb_netns::testing::fuzz_entry_points::protocol(bytes);
 }
 
@@ -360,7 +360,7 @@ pub fn metrics_request(bytes: &[u8]) {
 }
 
 /// Rates, sizes and faults as people write them: what is shown is understood, and means the same.
-pub fn words(bytes: &[u8]) {
+pub fn rates_and_faults(bytes: &[u8]) {
     use omniverb_session::{network_fault_text, tc_units};
     let text = String::from_utf8_lossy(bytes);
     if let Ok(number) = tc_units::rate(&text) {

@@ -35,7 +35,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
     match target {
         "session_decode" => message(random),
         "engine_trace" => (0..random.below(12)).flat_map(|_| record(random)).collect(),
-        "broker" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
+        "daemon_tables" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
         "wire_packet" | "transport_connection" => packets(target, random),
         "psp" => sealed(random),
         "rsocket_peer" => socket(random),
@@ -44,7 +44,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "kernel_maps" => text(random, &MAPS),
         "configuration" => text(random, &SETTINGS),
         "metrics_request" => text(random, &REQUESTS),
-        "words" => text(random, &WORDS),
+        "rates_and_faults" => text(random, &WORDS),
         "monitor" => conversation(random),
         "vhost" => (0..random.below(20)).flat_map(|_| vhost(random)).collect(),
         "pins" => pins(random),
