@@ -150,10 +150,10 @@ bench: deps guest-kernel build
 	$(PYTHON) bench/rate_limits.py $(BENCH_LIMITS) || failed=1; \
 	$(PYTHON) bench/dma_api.py $(BENCH_DMA) || failed=1; \
 	$(PYTHON) bench/tcp_applications.py $(BENCH_APPLICATIONS) || failed=1; \
-	$(PYTHON) bench/tcp_connections.py $(BENCH_CONNECTIONS) || failed=1; \
+	$(PYTHON) bench/tcp_native_and_carried.py $(BENCH_CONNECTIONS) || failed=1; \
 	$(PYTHON) bench/object_costs.py $(BENCH_OBJECTS) || failed=1; \
 	cargo build --release --package omniverb_pacer --example packet_cost || failed=1; \
-	$(PYTHON) bench/tenants.py $(BENCH_TENANTS) || failed=1; \
+	$(PYTHON) bench/tenant_cost_and_rates.py $(BENCH_TENANTS) || failed=1; \
 	exit $$failed
 
 bench-machines: deps guest build

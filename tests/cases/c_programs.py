@@ -22,7 +22,7 @@ _SELF_CONTAINED = ["qp_states", "verbs_errors", "remote_keys", "completion_event
                    "imports_in_one_process", "imports_between_processes", "imported_pages",
                    "hostile_imports", "strict_mode", "multicast", "dead_peer",
                    "completion_counters", "ece", "ethernet_addresses", "parent_domain_allocators",
-                   "unreachable_pages", "fd_exhaustion", "receive_bounds"]
+                   "unreachable_pages", "fd_exhaustion", "receive_unreached_entries"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000

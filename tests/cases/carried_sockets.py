@@ -506,7 +506,7 @@ def _had(process_number):
 def _leaks(connections):
     def run(ways):
         """Who has had many connections has nothing of them; so do the daemon and its helpers."""
-        program, port = ways.program("many_short_connections"), 7500
+        program, port = ways.program("connection_leaks"), 7500
         daemons = [ways.daemon.pid, *process.descendants(ways.daemon.pid)]
         _leaks_once(ways, program, port, connections // 10)
         before = {number: _had(number) for number in daemons}

@@ -25,12 +25,12 @@ _LOOKS, _PAUSE = 5, 0.1
 
 
 class _End:
-    """A process of programs/denied_traffic.c."""
+    """A process of programs/traffic_under_changing_rules.c."""
 
     def __init__(self, place, asks, service, operation):
-        self.process = place.start("/opt/programs/denied_traffic", "one_end", int(asks), service,
-                                   operation, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True)
+        self.process = place.start("/opt/programs/traffic_under_changing_rules", "one_end",
+                                   int(asks), service, operation, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def read(self):
         """A line."""

@@ -8,7 +8,7 @@ from harness import client_server, independent_psp, process
 from harness.case import CROWDS, Case, Group, check
 
 from cases import virtual_networks
-from cases.encryption import begin, said
+from cases.psp_encryption_between_hosts import begin, said
 
 _UNDERLAYS = ("192.0.2.1", "192.0.2.2")
 

@@ -14,7 +14,7 @@ _ONE_PROCESS = ["message_delivery", "verbs_errors", "extended_verbs", "nonpollin
                 "loopback_qp", "memory_windows", "xrc", "xrc_across_processes", "xrc_shared_qp",
                 "atomic_write_and_flush", "multicast", "imports_between_processes",
                 "imported_pages", "dead_peer", "completion_counters", "ece", "unreachable_pages",
-                "receive_bounds"]
+                "receive_unreached_entries"]
 _ARGUMENTS = {"message_delivery.large_messages": [64]}
 
 

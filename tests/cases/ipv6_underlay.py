@@ -8,7 +8,7 @@ from harness import process
 from harness.case import CROWDS, WAITS, Case, Failure, Group, check
 
 from cases import virtual_networks
-from cases.encryption import begin, said
+from cases.psp_encryption_between_hosts import begin, said
 
 _NETWORK = "2001:db8:0:1::/64"
 # Together they leave a forged vGID 40 bits to guess.

@@ -170,7 +170,7 @@ def _accepting(ways):
     check(False, f"{links} were light")
 
 
-def _lanes(way, program="lanes"):
+def _lanes(way, program="busy_connection_lanes"):
     def run(ways):
         """Busy connections, which have rings of their own where they are light."""
         line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / f"{program}.py", way]

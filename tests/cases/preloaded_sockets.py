@@ -64,7 +64,7 @@ class Ways:
         return plain
 
 
-def _call(name, source="library_hooks"):
+def _call(name, source="preload_side_effects"):
     def run(ways):
         program = ways.folder / source
         if not program.exists():

@@ -5,7 +5,7 @@ from cases.light_connections import Light
 from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
-_SOURCE = staging.PROGRAMS / "sockets" / "own_system_calls.c"
+_SOURCE = staging.PROGRAMS / "sockets" / "bare_system_calls.c"
 
 
 def _arrived(name):

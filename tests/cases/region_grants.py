@@ -129,7 +129,7 @@ def _parted(test):
 
 def _own(test):
     def run(scene):
-        print(scene.run("own_mapping", test))
+        print(scene.run("library_mapped_writes", test))
     return Case(f"grants.own.{test}", run, 60)
 
 
@@ -168,7 +168,7 @@ def groups():
     cases = [Case("grants.rights.exact", _rights(0), 60),
              *map(_account, tests_of("page_accounting")),
              *map(_parted, tests_of("mappings_kept_after_link_end")),
-             *map(_own, tests_of("own_mapping")),
+             *map(_own, tests_of("library_mapped_writes")),
              *[_charged(peers, 2) for peers in PEERS],
              *[_charged(peers, 100, slow=True) for peers in PEERS],
              Case("grants.charged.kept", _kept, 130),

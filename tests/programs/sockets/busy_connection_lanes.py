@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Connections of which some are busy: `lanes.py WAY`, in two processes.
+"""Connections of which some are busy: `busy_connection_lanes.py WAY`, in two processes.
 
 * `held`: the server makes no calls while others have sent it as much as it takes. Whoever was busy
   before that still has room to send.

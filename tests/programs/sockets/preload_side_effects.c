@@ -1,7 +1,7 @@
 /*
- * What a library that stands before calls of sockets could break: `library_hooks NAME` does one
- * thing and says ok, or what was wrong. It is run with and without the library. Where that can say
- * what it knows of a descriptor, it must be right.
+ * What a library that stands before calls of sockets could break: `preload_side_effects NAME` does
+ * one thing and says ok, or what was wrong. It is run with and without the library. Where that can
+ * say what it knows of a descriptor, it must be right.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
