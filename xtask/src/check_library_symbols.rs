@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::libraries::{self, Library};
 use crate::library_symbols::{self, Export};
 use crate::symbol_tables::Table;
-use crate::{lower_glibc_version, socket_functions, symbol_probe, verbs_matrix};
+use crate::{check_interposed_functions, lower_glibc_version, symbol_probe, verbs_matrix};
 
 /// Where programs and libraries are that are loaded with ours.
 const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
@@ -19,7 +19,7 @@ const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"
 pub(crate) fn run() -> Result<()> {
     verbs_matrix::check_current()?;
     libraries::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
-    socket_functions::run()
+    check_interposed_functions::run()
 }
 
 fn check(of: &Library) -> Result<()> {

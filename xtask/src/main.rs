@@ -1,16 +1,19 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
-mod budgets;
 mod build_preload_library;
+mod check_budgets;
+mod check_environment_variables;
+mod check_interposed_functions;
 mod check_library_symbols;
+mod check_readme_verbs;
 mod code_constants;
+mod compare_rdma_core_symbols;
 mod dist;
 mod document_checks;
 mod document_links;
 mod document_numbers;
 mod documented_messages;
 mod empty_doc_comments;
-mod environment_variables;
 mod export_stubs;
 mod folder_readme_contract;
 mod layers;
@@ -20,10 +23,7 @@ mod license_notices;
 mod lower_glibc_version;
 mod man_pages;
 mod module_uses;
-mod rdma_core_release;
-mod readme_verbs;
 mod run_program;
-mod socket_functions;
 mod symbol_probe;
 mod symbol_tables;
 mod tidy;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let result = match task {
         "dist" => dist::run(&flags),
         "abi" => run_program::no_flags(&flags).and_then(|()| check_library_symbols::run()),
-        "follow" => rdma_core_release::run(&flags),
+        "follow" => compare_rdma_core_symbols::run(&flags),
         "man" => run_program::no_flags(&flags).and_then(|()| man_pages::write(&[])),
         "matrix" => verbs_matrix::run(&flags),
         "layers" => run_program::no_flags(&flags).and_then(|()| layers::run()),

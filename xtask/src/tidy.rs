@@ -6,14 +6,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::check_environment_variables::Variables;
 use crate::code_constants::Constants;
-use crate::environment_variables::Variables;
 use crate::layers::Layers;
 use crate::run_program::{output, root};
 use crate::symbol_tables::Table;
 use crate::{
-    budgets, document_checks, document_links, document_numbers, documented_messages,
-    empty_doc_comments, folder_readme_contract, libraries, readme_verbs, unclear_bool_names,
+    check_budgets, check_readme_verbs, document_checks, document_links, document_numbers,
+    documented_messages, empty_doc_comments, folder_readme_contract, libraries, unclear_bool_names,
 };
 
 const WARN_LINES: usize = 400;
@@ -129,7 +129,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
                 .extend(document_checks::chain_faults(name, &text, names, &|file| read(file).ok()));
             faults.extend(document_numbers::faults(name, &text, &constants));
             if *name == "docs/budgets.md" {
-                faults.extend(budgets::faults(name, &text, &constants));
+                faults.extend(check_budgets::faults(name, &text, &constants));
             }
             faults.extend(document_links::faults(name, &text, names, &|file| read(file).ok()));
         }
@@ -167,7 +167,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     document_checks::same("fuzz/README.md", &said, &listed, faults);
     let readme = read("README.md")?;
     for library in [&libraries::VERBS, &libraries::CONNECTIONS] {
-        faults.extend(readme_verbs::faults(&readme, &Table::read(library)?));
+        faults.extend(check_readme_verbs::faults(&readme, &Table::read(library)?));
     }
     let index = read("docs/decisions/README.md")?;
     let pages = names.iter().filter_map(|name| name.strip_prefix("docs/decisions/0"));

@@ -3,7 +3,7 @@
 //! A process's part of a domain stands as a socket with a name in the network namespace. What comes
 //! there may come from any process: one message of known length, which counts only if it comes from
 //! the socket of the part that it speaks for, and is stated in the domain's file
-//! (`support/sys/src/record_lock_statements.rs`). Nothing is kept of what does not. Only the thread
+//! (`support/sys/src/record_lock_proofs.rs`). Nothing is kept of what does not. Only the thread
 //! that hands over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno_conversion::errno_of;
@@ -13,7 +13,7 @@ use omniverb_session::body::{HandOver, HandedOver, OpenQp, QpOpened};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::unsolicited_fds::{self, PlainMessage};
-use omniverb_sys::{EventFd, lock, record_lock_statements};
+use omniverb_sys::{EventFd, lock, record_lock_proofs};
 use omniverb_terms::{Errno, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, recv, sendto};
@@ -268,21 +268,19 @@ impl DomainMember {
     /// Whether another process that has the file states this.
     pub(crate) fn is_stated(&self, statement: Option<u64>) -> bool {
         let file = self.part.file.as_fd();
-        statement
-            .is_some_and(|number| record_lock_statements::is_made(file, number).unwrap_or(false))
+        statement.is_some_and(|number| record_lock_proofs::is_made(file, number).unwrap_or(false))
     }
 
     /// States it to them, until it is taken back or this process ends.
     pub(crate) fn state(&self, statement: Option<u64>) -> Result<(), Errno> {
         let number = statement.ok_or(Errno::EINVAL)?;
-        record_lock_statements::make(self.part.file.as_fd(), number)
-            .map_err(|error| errno_of(&error))
+        record_lock_proofs::make(self.part.file.as_fd(), number).map_err(|error| errno_of(&error))
     }
 
     /// States it no longer.
     pub(crate) fn take_back(&self, statement: Option<u64>) {
         if let Some(number) = statement {
-            let _ = record_lock_statements::take_back(self.part.file.as_fd(), number);
+            let _ = record_lock_proofs::take_back(self.part.file.as_fd(), number);
         }
     }
 }

@@ -57,8 +57,8 @@ pub use policy::policies::{
     Datapath, KeyGeneration, Policies, Policy, RateLimit, SharedLimit, TenantId,
 };
 pub use qp_data_path::{Path, PathReason};
+pub use queue_pairs::qp_number_tickets::Secret;
 pub use queue_pairs::qp_numbers::Entropy;
-pub use queue_pairs::tickets::Secret;
 pub use row_keys::{ProbeId, SessionId};
 pub use rules::rule::{
     DEFAULT_PRIORITY, Direction, PeerFacts, PeerMatch, Prefix, Rule, RuleAction, VnicNames,

@@ -5,7 +5,7 @@
 //! body.
 
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use crate::macros::bodies;
+use crate::message_macros::bodies;
 use crate::page_rights::PeerTrust;
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -475,7 +475,7 @@ impl Adopt {
 }
 
 impl HandOver {
-    /// The number of the statement (`support/sys/src/record_lock_statements.rs`) that goes with it:
+    /// The number of the statement (`support/sys/src/record_lock_proofs.rs`) that goes with it:
     /// which part asks which, for what. The rest is the word of who has the socket of that part.
     /// `None`: it says what cannot be.
     #[must_use]

@@ -9,7 +9,7 @@
 //! session; no number is given twice. Calls with one that is not there fail with `ENOENT`, those
 //! that make no sense in its state with `EINVAL`, and what is over a quota with `ENOMEM`.
 
-use crate::macros::bodies;
+use crate::message_macros::bodies;
 use omniverb_terms::{Errno, Gid, Qkey, Qpn};
 use std::net::{IpAddr, SocketAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

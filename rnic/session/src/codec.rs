@@ -1,6 +1,6 @@
 //! Encodes messages to bytes, and decodes them.
 
-use crate::macros::messages;
+use crate::message_macros::messages;
 use crate::{VERSION, body::*, cm::*, limits::MESSAGE_BYTES_MAX};
 use omniverb_terms::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

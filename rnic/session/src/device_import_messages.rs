@@ -8,7 +8,7 @@
 //! Fixed-size and native-endian, one datagram a message.
 
 use crate::body::Extent;
-use crate::macros::bodies;
+use crate::message_macros::bodies;
 use omniverb_terms::{Errno, Rkey};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

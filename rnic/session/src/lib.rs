@@ -24,7 +24,7 @@ pub mod cm;
 mod codec;
 pub mod device_import_messages;
 pub mod limits;
-mod macros;
+mod message_macros;
 pub mod network_fault_text;
 pub mod operator;
 pub mod page_rights;

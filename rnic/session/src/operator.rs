@@ -9,7 +9,7 @@ use crate::VERSION;
 use crate::body::{Cursor, Done, Extent, Status};
 use crate::codec::{DecodeError, Header};
 use crate::limits::MESSAGE_BYTES_MAX;
-use crate::macros::{bodies, messages};
+use crate::message_macros::{bodies, messages};
 use crate::network_fault_text::Faults;
 use crate::pinned_pages::Layout;
 use omniverb_terms::Errno;

@@ -6,7 +6,7 @@
 //! lies names its own memory, or nothing.
 
 use crate::body::Extent;
-use crate::macros::bodies;
+use crate::message_macros::bodies;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -6,7 +6,7 @@
 //! [`Ask`], one question at a time, and gets a [`Notice`] of what it asked, or of what happens to
 //! it. Fixed-size and native-endian, one datagram a message.
 
-use crate::macros::bodies;
+use crate::message_macros::bodies;
 use omniverb_terms::{Errno, Gid, Qkey, Qpn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -156,7 +156,7 @@ mod tests {
             all.push(QpOpened { qpn, door, by: door, errno }.statement(part));
         }
         let count = all.len();
-        // `support/sys/src/record_lock_statements.rs`
+        // `support/sys/src/record_lock_proofs.rs`
         assert!(all.iter().all(|number| number.is_some_and(|number| number < (1 << 62) - 1)));
         all.sort_unstable();
         all.dedup();

@@ -9,7 +9,7 @@ use crate::VERSION;
 use crate::body::Done;
 use crate::codec::{DecodeError, Header, Message as Said};
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use crate::macros::{bodies, messages};
+use crate::message_macros::{bodies, messages};
 use crate::pinned_pages::{PINS_MAX, RUNS_MAX, Run};
 use omniverb_terms::Errno;
 use std::fmt;

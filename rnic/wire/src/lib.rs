@@ -27,7 +27,7 @@ mod reth;
 mod syndrome;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
-mod write_run;
+mod write_packet_run;
 mod xrceth;
 
 pub use aeth::Aeth;
@@ -48,7 +48,7 @@ pub use prepared_icrc::{BatchSize, PreparedIcrc};
 pub use received_packet::{Malformed, Packet};
 pub use reth::Reth;
 pub use syndrome::{CREDITS_INVALID, Syndrome, credits, rnr_nanoseconds};
-pub use write_run::{PacketSlots, WritePattern, WriteRun};
+pub use write_packet_run::{PacketSlots, WritePattern, WriteRun};
 pub use xrceth::XrcEth;
 
 /// The UDP port of RoCEv2 (A17.3.1).

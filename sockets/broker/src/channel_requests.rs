@@ -22,7 +22,7 @@ use crate::introduce_channel::{
 use crate::remote_channel_requests;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Refusal, Reply};
-use omniverb_sys::tcp_listener::TcpListenerInfo;
+use omniverb_sys::tcp_listener_state::TcpListenerInfo;
 use omniverb_sys::{clock, lock};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

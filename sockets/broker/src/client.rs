@@ -10,7 +10,7 @@ use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::seqpacket::Peer;
-use omniverb_sys::tcp_connection::{SockDiag, TcpAddresses, TcpConnection, TcpTraffic};
+use omniverb_sys::tcp_connection_state::{SockDiag, TcpAddresses, TcpConnection, TcpTraffic};
 use omniverb_sys::{Access, Extent, lock, memfd, seqpacket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -14,7 +14,7 @@ use crate::remote_channel_requests;
 use crate::status;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
-use omniverb_sys::tcp_connection::TcpConnection;
+use omniverb_sys::tcp_connection_state::TcpConnection;
 use omniverb_sys::{clock, lock, seqpacket, unsolicited_fds};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -353,7 +353,7 @@ pub(crate) fn way(wanted: &Wanted) -> RouteAddresses {
 mod tests {
     use super::*;
     use crate::limits::INCOMING_OF_NAMESPACE;
-    use omniverb_sys::tcp_connection::{self, TcpConnection};
+    use omniverb_sys::tcp_connection_state::{self, TcpConnection};
 
     fn way_to(last: u8) -> RouteAddresses {
         ([10, 0, 0, 1].into(), ([10, 0, 0, last], 80).into())

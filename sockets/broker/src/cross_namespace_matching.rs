@@ -15,7 +15,7 @@ use crate::limits::ELSEWHERE;
 use crate::traffic_match;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::Refusal;
-use omniverb_sys::tcp_connection::TcpAddresses;
+use omniverb_sys::tcp_connection_state::TcpAddresses;
 use omniverb_sys::{clock, lock};
 use std::net::IpAddr;
 

@@ -50,7 +50,7 @@ use crate::client::Client;
 pub use omniverb_formats::broker_daemon_messages;
 use omniverb_sys::deferred_close::DeferredClose;
 use omniverb_sys::user_and_group_check::UsersAndGroups;
-use omniverb_sys::{EventFd, Poller, clock, lock, pidfd, seqpacket, tcp_connection};
+use omniverb_sys::{EventFd, Poller, clock, lock, pidfd, seqpacket, tcp_connection_state};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -238,7 +238,7 @@ fn admit(
     broker: &Arc<Broker>,
 ) -> Result<(), OwnedFd> {
     let Ok(peer) = seqpacket::peer(calls.as_fd()) else { return Err(calls) };
-    let Ok(namespace) = tcp_connection::namespace(calls.as_fd()) else { return Err(calls) };
+    let Ok(namespace) = tcp_connection_state::namespace(calls.as_fd()) else { return Err(calls) };
     if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {
         return Err(calls);
     }

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::Reply;
 use omniverb_sys::process_is_dead;
-use omniverb_sys::tcp_connection::TcpConnection;
+use omniverb_sys::tcp_connection_state::TcpConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use omniverb_formats::broker_message::BYTES;
     use omniverb_sys::seqpacket;
-    use omniverb_sys::tcp_connection::TcpAddresses;
+    use omniverb_sys::tcp_connection_state::TcpAddresses;
     use std::os::fd::AsFd;
 
     /// A process that reads nothing has room for some 64 messages.

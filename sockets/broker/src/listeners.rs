@@ -5,7 +5,7 @@
 //! taken in turn. A closed socket is never found again, whether its process said so or not.
 
 use crate::limits::{LISTENERS, LISTENERS_OF_ALL, LISTENERS_OF_NAMESPACE};
-use omniverb_sys::tcp_listener::TcpListenerInfo;
+use omniverb_sys::tcp_listener_state::TcpListenerInfo;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};

@@ -13,7 +13,7 @@ use crate::unmatched_offers::Offer;
 use omniverb_formats::broker_message::{Failure, Reply, Wanted};
 use omniverb_formats::channel_layout::{self, PORT_ALLOWED_FOR};
 use omniverb_sys::raw_tcp_socket_proof::is_raw_socket_of;
-use omniverb_sys::tcp_connection::TcpAddresses;
+use omniverb_sys::tcp_connection_state::TcpAddresses;
 use omniverb_sys::{clock, lock};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::limits::{OPERATORS, PATIENCE};
 use crate::unmatched_offers::Offer;
 use omniverb_formats::socket_status_rows::{Channel, Listener, Reason, Row, Socket, State};
 use omniverb_formats::{Direction, channel_layout, link_layout};
-use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
+use omniverb_sys::tcp_connection_state::{TcpAddresses, TcpConnection};
 use omniverb_sys::{Access, Extent, lock, seqpacket};
 use std::collections::BTreeMap;
 use std::io;

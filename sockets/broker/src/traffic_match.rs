@@ -6,7 +6,7 @@
 //! to administrate the network). But what one end has sent the other one has received, the same
 //! number of bytes and at the same time, and windows are scaled as both have agreed.
 
-use omniverb_sys::tcp_connection::TcpTraffic;
+use omniverb_sys::tcp_connection_state::TcpTraffic;
 
 /// How much later than it was sent something may come, beside the round trip, in milliseconds: the
 /// kernel counts in ticks, and may do other things first.

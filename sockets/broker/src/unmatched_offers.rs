@@ -3,7 +3,7 @@
 use crate::broker_daemon_messages::NamespaceAddress as Address;
 use crate::client::Client;
 use crate::limits::{ELSEWHERE, OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
-use omniverb_sys::tcp_connection::{TcpAddresses, TcpConnection};
+use omniverb_sys::tcp_connection_state::{TcpAddresses, TcpConnection};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeBounds;
 use std::sync::Arc;

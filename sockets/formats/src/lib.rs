@@ -4,7 +4,7 @@
 //! * [`link_layout`] lays out a link's memory; [`byte_ring`] copies into and out of its rings;
 //!   [`carried_direction`] is a stream of bytes through it, which either end can end at any
 //!   instant.
-//! * [`link_slot`] lays out what one process keeps of a link.
+//! * [`private_link_slot`] lays out what one process keeps of a link.
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other, and
 //!   [`broker_daemon_messages`] what the broker and the daemon do; all messages are made of the
@@ -30,8 +30,8 @@ pub mod fallback_ledger;
 pub mod gateway_message;
 pub mod lane;
 pub mod link_layout;
-pub mod link_slot;
 pub mod message_codec;
+pub mod private_link_slot;
 pub mod socket_status_rows;
 pub mod syscall_instructions;
 pub mod try_guard;

@@ -15,7 +15,7 @@ use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
 use crate::next_library;
 use crate::user_memory::{UserBuffer, UserPtrMut};
-use crate::{carry, fork_refcount, library_fds, light, observed_socket_marks, vfork_check};
+use crate::{carry, fork_refcount, library_fds, light, sockets_observed_by_broker, vfork_check};
 
 /// For the program there is nothing at this descriptor.
 fn nothing_there() -> c_int {
@@ -56,7 +56,7 @@ functions! {
         }
         carry::leave(fd);
         let made = watched(Call::Connect(fd), || next_library::connect(fd, address));
-        if made == 0 && observed_socket_marks::is_wanted(fd) {
+        if made == 0 && sockets_observed_by_broker::is_wanted(fd) {
             // The program may be done with it soon.
             keeping_errno(|| carry::offers(fd));
         }
@@ -346,7 +346,7 @@ fn accept_light(fd: c_int, address: UserBuffer<'_>, flags: c_int) -> c_int {
     light::accept(fd, address, flags, || {
         let new = watched(Call::Accept(fd), || next_library::accept4(fd, address, flags));
         if new >= 0 && light::has_come_from_afar(new) {
-            keeping_errno(|| observed_socket_marks::accepted(new, carry::offers));
+            keeping_errno(|| sockets_observed_by_broker::accepted(new, carry::offers));
         }
         new
     })

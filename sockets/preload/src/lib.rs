@@ -28,7 +28,8 @@
 //! * `symbol_lookup` finds the next library's functions, which `native` calls; `library_fds` keeps
 //!   the library's own descriptors.
 //! * `user_memory` has types for what a hook is given pointers to, which are safe to use from
-//!   there on; `mapped_memory` maps what the library has itself, `shared_memory` is what it has
+//!   there on; `anonymous_mappings` maps what the library has itself, `shared_memory` is what it
+//! has
 //!   with others, `borrowed_fd` lends descriptors to system calls.
 //!
 //! # Rules for code in here
@@ -43,6 +44,7 @@
 #[macro_use]
 mod hook_macros;
 
+mod anonymous_mappings;
 mod borrowed_fd;
 mod call_observers;
 mod carry;
@@ -62,17 +64,16 @@ mod kernel_socket;
 mod library_fds;
 pub mod library_load_and_exit;
 mod light;
-mod mapped_memory;
 mod next_library;
 mod nontemporal;
-mod observed_socket_marks;
 mod ppoll_beyond_rlimit;
 mod process_count_slots;
 mod readiness;
 mod running_call_counts;
 mod scm_rights;
 mod shared_memory;
-mod socket_marks;
+mod socket_facts_by_fd;
+mod sockets_observed_by_broker;
 mod spin_history;
 mod symbol_lookup;
 pub mod syscall_hook;

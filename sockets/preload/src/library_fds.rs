@@ -13,8 +13,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
+use crate::anonymous_mappings::WipedPage;
 use crate::borrowed_fd::{borrow, close_own};
-use crate::mapped_memory::WipedPage;
 
 /// The most there are: of light connections' channels each has one, and so has each thread that
 /// sleeps.

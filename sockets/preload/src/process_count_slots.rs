@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_connection::descriptors::PIECE;
 use omniverb_connection::processes_per_socket::{CountKey, ProcessCounts, WORDS};
 
-use crate::mapped_memory::{MappedOnce, Sharing};
+use crate::anonymous_mappings::{MappedOnce, Sharing};
 use crate::table_memory::Pieces;
 
 /// Sockets that all processes of a family share at a time; what finds no place is the kernel's.

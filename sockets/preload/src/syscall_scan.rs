@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 use omniverb_formats::syscall_instructions::{self, BEFORE};
 use rustix::fs::{Mode, OFlags, fstat, open};
 
+use crate::anonymous_mappings::{self, Sharing};
 use crate::errno::keeping_errno;
-use crate::mapped_memory::{self, Sharing};
 use crate::vfork_check;
 
 /// Bytes of the list of mappings, and of code, that are read at a time.
@@ -94,7 +94,7 @@ fn look(now: u64) -> Calls {
     // While something is being loaded it may not be there yet.
     let is_loading = (LOADS_UNTIL.load(Ordering::SeqCst).wrapping_sub(now) as i64) > 0;
     // What calls this may be a handler with a small stack.
-    let room = mapped_memory::Mapping::<u8>::new(ALL, Sharing::Private);
+    let room = anonymous_mappings::Mapping::<u8>::new(ALL, Sharing::Private);
     let found = room.map_or(Calls::Unknown, |mut room| {
         let (list, rest) = room.split_at_mut(LIST);
         let (path, code) = rest.split_at_mut(PATH);

@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicU64;
 
 use omniverb_connection::descriptors::{PIECE, Room};
 
-use crate::mapped_memory::{MappedOnce, Sharing};
+use crate::anonymous_mappings::{MappedOnce, Sharing};
 
 type Piece = [AtomicU64; PIECE];
 

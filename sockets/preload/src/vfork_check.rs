@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use rustix::process::getpid;
 
-use crate::mapped_memory::WipedPage;
+use crate::anonymous_mappings::WipedPage;
 use crate::symbol_lookup;
 
 /// The process; 0: not looked up since it began. A child of `fork` finds it wiped.

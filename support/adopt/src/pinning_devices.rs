@@ -8,8 +8,8 @@
 //!
 //! Devices with memory of their own accord are RDMA, VFIO, GPUs and other accelerators, KVM, vhost
 //! and udmabuf. Harmless are terminals, sources of zeros and random numbers, FUSE, tun, clocks, and
-//! disks, whose direct I/O is another matter (`strategy/direct_io.rs`), and memory that was plugged
-//! into the machine (the bus `dax`).
+//! disks, whose direct I/O is another matter (`strategy/direct_io_detection.rs`), and memory that
+//! was plugged into the machine (the bus `dax`).
 
 use core::ffi::CStr;
 use core::fmt::{Arguments, Write};

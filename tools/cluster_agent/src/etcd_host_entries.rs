@@ -1,9 +1,9 @@
 //! Keeps the entries of this host in etcd, on a lease that ends soon after the agent does: that it
 //! is there, and the addresses that its vNICs have in virtual networks.
 
-use crate::applier::Report;
 use crate::etcd_connection::{connect, within};
 use crate::log::{Level, log};
+use crate::object_applier::Report;
 use anyhow::{Context, bail};
 use etcd_client::{
     Client, Compare, CompareOp, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp,

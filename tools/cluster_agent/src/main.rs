@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod agent_lock;
-mod applier;
 mod commands;
 mod daemon_call_pacing;
 mod daemon_connection;
@@ -15,9 +14,10 @@ mod etcd_watch;
 mod file_watch;
 mod log;
 mod newest_input;
+mod object_applier;
 mod secret_file;
 
-use crate::applier::Applier;
+use crate::object_applier::Applier;
 use crate::secret_file::seal_key;
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -94,7 +94,7 @@ fn cluster(
     let _lock = agent_lock::take(socket)?;
     let key = seal_key(etcd)?;
     let (input, inputs) = newest_input::channel();
-    let (report, reports) = watch::channel(applier::Report::default());
+    let (report, reports) = watch::channel(object_applier::Report::default());
     let applier = Applier::new(host, socket.to_owned(), inputs, report);
     thread::Builder::new().name("applier".into()).spawn(move || applier.run())?;
     let (end, ended) = oneshot::channel();

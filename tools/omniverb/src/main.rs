@@ -6,7 +6,7 @@ mod capture;
 mod doctor;
 mod elf;
 mod find_daemon;
-mod library_path;
+mod find_drop_in_library;
 mod operator_connection;
 mod present;
 mod program_check;

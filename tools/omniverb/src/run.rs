@@ -1,7 +1,7 @@
 //! Implements `omniverb run`: prepares the environment and executes the program.
 
 use crate::present;
-use crate::{find_daemon, library_path, program_check as programs};
+use crate::{find_daemon, find_drop_in_library, program_check as programs};
 use anyhow::Context;
 use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::address_range;
@@ -48,7 +48,7 @@ pub(crate) fn run(
         anyhow::bail!("the program is missing: omniverb run -- PROGRAM");
     };
     programs::refuse_musl(program)?;
-    let folder = library_path::folder()?;
+    let folder = find_drop_in_library::folder()?;
     let socket = find_daemon::find_or_start()?;
     let socket = std::path::absolute(socket)?;
     let mut command = Command::new(program);
@@ -56,10 +56,10 @@ pub(crate) fn run(
     command.env(SOCKET_VARIABLE, &socket);
     // Held until the program has taken our place.
     let presented = present::to(&mut command, &socket, present);
-    command.env("LD_LIBRARY_PATH", library_path::before(&folder, "LD_LIBRARY_PATH"));
+    command.env("LD_LIBRARY_PATH", find_drop_in_library::before(&folder, "LD_LIBRARY_PATH"));
     let mut first = Vec::new();
     if let Some(mode) = sockets {
-        first.push(library_path::sockets()?);
+        first.push(find_drop_in_library::sockets()?);
         command.env(SOCKETS_VARIABLE, word(mode));
         if mode == SocketMode::Carry {
             match std::env::var_os(address_range::VARIABLE) {
@@ -71,9 +71,11 @@ pub(crate) fn run(
         }
     }
     if preload {
-        let companion = folder.join(library_path::CONNECTION_MANAGER);
+        let companion = folder.join(find_drop_in_library::CONNECTION_MANAGER);
         first.extend(
-            [folder.join(library_path::VERBS), companion].into_iter().filter(|l| l.exists()),
+            [folder.join(find_drop_in_library::VERBS), companion]
+                .into_iter()
+                .filter(|l| l.exists()),
         );
     }
     if !first.is_empty() {

@@ -8,7 +8,7 @@ use omniverb_client::{Client, GidEntry, Notifier};
 use omniverb_device::{AsyncEvent, Shared};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
-use super::command_file::SharedCommandFile;
+use super::contexts_of_one_cmd_fd::SharedCommandFile;
 use super::object_counts::ObjectCounts;
 
 /// An opened device.

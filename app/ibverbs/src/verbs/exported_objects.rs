@@ -1,4 +1,4 @@
-//! Lets other processes import objects of a context: see `command_file.rs`.
+//! Lets other processes import objects of a context: see `contexts_of_one_cmd_fd.rs`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use omniverb_session::device_import_messages;
 use omniverb_sys::try_lock;
 use omniverb_terms::{Errno, Rkey};
 
-use super::command_file::SharedCommandFile;
+use super::contexts_of_one_cmd_fd::SharedCommandFile;
 use super::importable_objects::MemoryOf;
 use super::memory_region;
 

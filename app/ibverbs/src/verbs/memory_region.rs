@@ -15,8 +15,8 @@ use omniverb_session::device_import_messages;
 use omniverb_sys::{memory_probe, page_protection::NeededAccess};
 use omniverb_terms::{Errno, Rkey};
 
-use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
+use super::contexts_of_one_cmd_fd::SharedCommandFile;
 use super::importable_objects::{ImportableRegion, MemoryOf, State};
 use super::object_limits::MR_BYTES_MAX;
 use super::protection_domain::PdShell;

@@ -8,8 +8,8 @@ use omniverb_client::{Client, Notifier};
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
-use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
+use super::contexts_of_one_cmd_fd::SharedCommandFile;
 use super::device_list::the_device;
 use super::{
     advise_mr, async_event, clocks, cq, cq_ex, device_memory, memory_window, null_mr, post,

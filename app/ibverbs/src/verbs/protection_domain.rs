@@ -8,8 +8,8 @@ use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
 use omniverb_session::device_import_messages;
 use omniverb_terms::Errno;
 
-use super::command_file::SharedCommandFile;
 use super::context::ContextShell;
+use super::contexts_of_one_cmd_fd::SharedCommandFile;
 use super::importable_objects::ProtectionDomain;
 use super::object_counts::UserCount;
 use super::parent_domain_allocators::{Loans, ParentDomainAllocators, Resource};

@@ -25,8 +25,8 @@ mod engine_link_table;
 mod forced_disconnect;
 mod link_audit;
 pub(crate) mod link_eviction;
+mod link_operation_contexts;
 mod link_tracing;
-mod linker_and_unlinker;
 mod multicast_groups;
 mod probe_answers;
 mod qp_lifecycle;
@@ -41,7 +41,7 @@ pub(crate) mod socket_relations;
 mod uninvited_direct_link_quota;
 mod unsolicited_engine_link_eviction;
 
-pub(crate) use linker_and_unlinker::{Linker, Observer, Pairing, Relater, Unlinker};
+pub(crate) use link_operation_contexts::{Linker, Observer, Pairing, Relater, Unlinker};
 
 use crate::accounts::Paid;
 use crate::memory::LinkTable;

@@ -3,9 +3,9 @@
 use crate::accounts::Kind;
 use crate::links::Pairing;
 use crate::links::Unlinker;
+use crate::queue_pairs::qp_number_tickets::Claim;
 use crate::queue_pairs::qp_numbers;
 use crate::queue_pairs::queue_pair::{Attributes, Origin, QueuePair};
-use crate::queue_pairs::tickets::Claim;
 use crate::row_keys::{LinkKey, SessionId};
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DestroyQp, Done, QpCreated, QpFailed,

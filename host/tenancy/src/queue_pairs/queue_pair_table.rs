@@ -3,10 +3,10 @@
 //! It also has the numbers that were ever given, with their proofs. These are kept in step here and
 //! nowhere else.
 
+use super::qp_number_tickets::{Claim, Secret, Tickets};
 use super::qp_numbers::{self, Entropy, QPN_ORDINARY, QpNumbers};
 use super::queue_pair::{QueuePair, Wish};
 use super::queue_pairs_by_desired_peer::Wishers;
-use super::tickets::{Claim, Secret, Tickets};
 use crate::row_keys::SessionId;
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
 use omniverb_vgid::QpnRange;

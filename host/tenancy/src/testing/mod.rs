@@ -3,7 +3,7 @@
 
 mod cm_calls_from_bytes;
 pub mod counting_entropy;
+mod earlier_daemon_tickets;
 pub mod packed_extent_layout;
 pub mod peer_model;
 pub mod random_driver;
-mod tickets;

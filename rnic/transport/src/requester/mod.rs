@@ -10,7 +10,7 @@ mod probe_after_timeout;
 mod response_timeout;
 mod retransmit;
 mod transmit;
-mod write_run;
+mod write_packet_run;
 
 use self::probe_after_timeout::ProbeWindow;
 use self::response_timeout::SilenceTimer;

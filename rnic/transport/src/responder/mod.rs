@@ -10,7 +10,7 @@ mod duplicate_request;
 mod execute;
 mod nak_and_receive_state;
 mod response;
-mod write_run;
+mod write_packet_run;
 
 use ack_coalescing::AckCoalescer;
 use nak_and_receive_state::{DroppedFor, Nak, NakKind, Receive, ResponderState};

@@ -9,5 +9,5 @@ mod responder;
 mod responder_answers;
 mod scripted_upper_layer;
 mod unreliable_connection;
-mod write_runs;
+mod write_packet_runs;
 mod xrc;

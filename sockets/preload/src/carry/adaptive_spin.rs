@@ -10,7 +10,8 @@ use super::links::{Flag, Link, Memory};
 /// So many looks. Before the first one there are pauses of the processor ([`spin_pauses`]).
 const LOOKS: u32 = 200;
 
-/// In [`omniverb_formats::link_slot::Polling::first`]: what was looked for came by the kernel.
+/// In [`omniverb_formats::private_link_slot::Polling::first`]: what was looked for came by the
+/// kernel.
 const BY_KERNEL: u64 = u64::MAX;
 /// In there, beside where it was looked in vain: by a call whose long way follows.
 const GOES_ON: u64 = 1;

@@ -25,12 +25,12 @@ use rustix::net::{
 use super::links::{Flag, Link};
 use super::map_sealed_memfd::map;
 use super::{connection_watch, ended_links, links};
+use crate::anonymous_mappings::{WipedPage, Zeros};
 use crate::borrowed_fd::borrow;
 use crate::kernel_socket;
-use crate::mapped_memory::{WipedPage, Zeros};
 use crate::shared_memory::Memory;
 use crate::tsc_clock;
-use crate::{fallback_ledger, library_fds, observed_socket_marks};
+use crate::{fallback_ledger, library_fds, sockets_observed_by_broker};
 use omniverb_ring::WordMemory;
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
@@ -141,7 +141,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
     }
     tell_of_the_ended();
     let file = borrow(fd);
-    let is_new = observed_socket_marks::was_just_accepted(fd);
+    let is_new = sockets_observed_by_broker::was_just_accepted(fd);
     tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
 

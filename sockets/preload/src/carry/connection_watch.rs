@@ -20,9 +20,9 @@ use rustix::io::Errno;
 
 use super::ended_links;
 use super::links::{Flag, Link};
+use crate::anonymous_mappings::{WipedPage, Zeros};
 use crate::borrowed_fd::borrow;
 use crate::library_fds;
-use crate::mapped_memory::{WipedPage, Zeros};
 use crate::tsc_clock;
 
 /// How long what was seen of a socket is believed while nothing is told of it.

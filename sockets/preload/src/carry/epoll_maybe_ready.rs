@@ -1,9 +1,9 @@
 //! Keeps, for each epoll slot ([`super::epoll_slot`]), which members may be ready.
 
-use omniverb_formats::link_slot::SetSlot;
+use omniverb_formats::private_link_slot::SetSlot;
 
 use super::link_bitmap::LinkBitmap;
-use crate::mapped_memory::{MappedOnce, Sharing, Zeros};
+use crate::anonymous_mappings::{MappedOnce, Sharing, Zeros};
 
 /// Sets with carried members, at a time.
 pub(super) const SETS: usize = 64;

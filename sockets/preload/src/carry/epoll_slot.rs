@@ -13,7 +13,7 @@
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_formats::link_slot::SetSlot;
+use omniverb_formats::private_link_slot::SetSlot;
 
 use super::epoll_maybe_ready::{self, SETS};
 use super::epoll_membership::is_open;

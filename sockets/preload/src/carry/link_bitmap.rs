@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_formats::link_slot::LINKS as MOST;
+use omniverb_formats::private_link_slot::LINKS as MOST;
 
 /// Words of a set of all links that there may be.
 pub(super) const WORDS: usize = MOST / 64;

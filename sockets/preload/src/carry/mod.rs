@@ -5,8 +5,9 @@
 //! default, or `light`: what cannot be light is carried. Sockets without a link are the kernel's.
 //! `hooks`, `io_hooks` and `call_observers` call the functions in here.
 //!
-//! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::link_slot`], in
-//!   `sockets/formats/src/link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember those
+//! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::private_link_slot`], in
+//!   `sockets/formats/src/private_link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember
+//! those
 //!   that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides how
 //!   soon, [`broker_dispatch`] has the answers handled by [`broker_link_messages`],
 //! [`map_sealed_memfd`]

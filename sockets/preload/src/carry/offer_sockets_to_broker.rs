@@ -20,7 +20,9 @@ use crate::kernel_socket;
 use crate::running_call_counts::{self, count_one, uncount_one};
 use crate::syscall_scan::Calls;
 use crate::tsc_clock;
-use crate::{fallback_ledger, fork_refcount, observed_socket_marks, syscall_scan, vfork_check};
+use crate::{
+    fallback_ledger, fork_refcount, sockets_observed_by_broker, syscall_scan, vfork_check,
+};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -94,7 +96,7 @@ fn offer(fd: c_int) -> bool {
     }
     let is_free = !running_call_counts::is_any_of(fd) && broker::may_be_there();
     // What is to be seen by the broker is offered, though no link may be worth it.
-    let is_due = || admission::is_due(fd, entry.id()) || observed_socket_marks::is_wanted(fd);
+    let is_due = || admission::is_due(fd, entry.id()) || sockets_observed_by_broker::is_wanted(fd);
     is_free && is_due() && offer_now(fd)
 }
 

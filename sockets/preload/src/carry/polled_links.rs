@@ -19,9 +19,9 @@ use super::{
     broker_dispatch, epoll, kernel_socket_check, published_bytes, reader_polling, unread_bytes,
     wake_latency,
 };
+use crate::anonymous_mappings::{Mapping, Sharing};
 use crate::descriptor_tables::DESCRIPTORS;
 use crate::kernel_socket;
-use crate::mapped_memory::{Mapping, Sharing};
 use crate::{fork_refcount, running_call_counts, tsc_clock, vfork_check};
 
 /// Descriptors of a call that are looked through.

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use omniverb_formats::link_slot::{Field, LinkSlot};
+use omniverb_formats::private_link_slot::{Field, LinkSlot};
 
 use super::broker_dispatch;
 use super::links::{self, Flag, Link};

@@ -11,7 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU64;
 
-use omniverb_formats::link_slot::{Field, LinkSlot};
+use omniverb_formats::private_link_slot::{Field, LinkSlot};
 use omniverb_formats::try_guard;
 
 use super::links::{self, Link};

@@ -3,8 +3,8 @@
 //! These bytes go through the kernel when this end sleeps, or the reader has left.
 //!
 //! A thread that puts bytes into a ring sets the mark before, and looks afterwards whether it is
-//! still set: the link has a field for it ([`omniverb_formats::link_slot::Sender::dirty`]). A
-//! thread that finds none there clears the mark first, and then looks whether there are some.
+//! still set: the link has a field for it ([`omniverb_formats::private_link_slot::Sender::dirty`]).
+//! A thread that finds none there clears the mark first, and then looks whether there are some.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 

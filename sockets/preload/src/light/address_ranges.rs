@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_formats::address_range::{self, MOST, Range};
 
-use crate::socket_marks::Marks;
+use crate::socket_facts_by_fd::Marks;
 
 /// Those that there are, without which connections are light to all addresses.
 static ALL: OnceLock<[Option<Range>; MOST]> = OnceLock::new();

@@ -34,9 +34,9 @@ use super::descriptors::Token;
 use super::doorbell;
 use super::lane_table::Lanes;
 use super::lanes::LaneOwner;
+use crate::anonymous_mappings::{Mapping, Sharing};
 use crate::carry::map_sealed_memfd::map;
 use crate::library_fds;
-use crate::mapped_memory::{Mapping, Sharing};
 use crate::shared_memory::Memory;
 
 /// The most frames that are in one.

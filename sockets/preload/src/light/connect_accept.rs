@@ -43,7 +43,7 @@ use crate::fork_refcount;
 use crate::kernel_socket;
 use crate::library_fds;
 use crate::next_library;
-use crate::observed_socket_marks;
+use crate::sockets_observed_by_broker;
 use crate::syscall_scan;
 use crate::text_buffer::Words;
 use crate::tsc_clock;
@@ -212,7 +212,7 @@ pub(super) fn connect(
         RouteAnswer::Channel(way) => way,
         RouteAnswer::Kernel => return None,
         RouteAnswer::Seen => {
-            observed_socket_marks::wants(fd);
+            sockets_observed_by_broker::wants(fd);
             return None;
         }
     };

@@ -6,8 +6,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{broker, connect_accept, descriptors, sleepers, state};
+use crate::anonymous_mappings::WipedPage;
 use crate::errno::keeping_errno;
-use crate::mapped_memory::WipedPage;
 use crate::{library_fds, vfork_check};
 
 /// This process has a state: not 0. A child of `fork` finds it wiped.

@@ -3,7 +3,7 @@
 pub(super) use omniverb_connection::light::budgets::{CHANNELS, SLOTS};
 use omniverb_connection::light::{Block, Slot};
 
-use crate::mapped_memory::{Mapping, Sharing, Zeros};
+use crate::anonymous_mappings::{Mapping, Sharing, Zeros};
 
 /// So many entries are on the stack.
 const FEW: usize = 64;

@@ -27,7 +27,7 @@ use super::local_addresses::Addresses;
 use super::mmap_buffers::{CHANNELS, SLOTS, zeros};
 use super::option_profiles::Profiles;
 use super::signal_safe_lock::Lock;
-use crate::mapped_memory::wipe;
+use crate::anonymous_mappings::wipe;
 use crate::vfork_check;
 
 /// How often the broker was told that this process listens somewhere no more.

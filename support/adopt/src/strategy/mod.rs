@@ -1,6 +1,6 @@
 //! Chooses how to keep other threads from writing to pages while these are copied and replaced.
 
-mod direct_io;
+mod direct_io_detection;
 mod move_necessity_and_obstacles;
 mod single_thread;
 mod thread_stop;

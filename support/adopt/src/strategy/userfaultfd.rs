@@ -6,7 +6,7 @@
 //! `vm.unprivileged_userfaultfd`, or access to `/dev/userfaultfd`): the form that all users may
 //! use turns a `read()` into the pages into EFAULT. Write protection of file pages, needed for the
 //! way back, came with Linux 5.19. It holds for every process in this memory, known or not, but
-//! not for devices that were given pages before: see `direct_io.rs`.
+//! not for devices that were given pages before: see `direct_io_detection.rs`.
 //!
 //! What changes the mappings themselves (`mprotect`, `madvise`) is not held up: it is looked at
 //! before and after the copy, but what comes between the last look and the replacement is lost. So
@@ -17,7 +17,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
-use super::direct_io::{self, DirectIoDescriptors};
+use super::direct_io_detection::{self, DirectIoDescriptors};
 use super::move_necessity_and_obstacles::{DescriptorScanTime, KnownObstacle, MoveNecessity};
 use crate::address_space_sharers::SharingProcesses;
 use crate::error::AdoptError;
@@ -81,7 +81,7 @@ impl DirectIoContext<'_> {
         if self.despite == KnownObstacle::Descriptors {
             return Ok(());
         }
-        match direct_io::descriptors(self.sharers) {
+        match direct_io_detection::descriptors(self.sharers) {
             DirectIoDescriptors::Without => Ok(()),
             DirectIoDescriptors::TooMany if self.need == MoveNecessity::Optional => {
                 Err(AdoptError::Busy)
@@ -106,7 +106,7 @@ impl DirectIoContext<'_> {
         // Twice, where there may be some: a thread that was about to sleep in one does so by then.
         let looks = if self.despite == KnownObstacle::Descriptors { 2 } else { 1 };
         for _ in 0..looks {
-            if !direct_io::has_drained(self.sharers, self.need) {
+            if !direct_io_detection::has_drained(self.sharers, self.need) {
                 return Err(AdoptError::Busy);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use crate::elf;
-use crate::library_path::{self, VERBS};
+use crate::find_drop_in_library::{self, VERBS};
 use crate::present;
 use crate::program_check::{FOR_MUSL, is_musl, locate};
 use rustix::fs::{FileType, stat};
@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 /// The library is there and loads.
 pub(super) fn library(findings: &mut Findings) {
-    let folder = match library_path::folder() {
+    let folder = match find_drop_in_library::folder() {
         Ok(folder) => folder,
         Err(error) => {
             findings.bad(format_args!("{error:#}"), "install it, or run make build");
@@ -43,7 +43,7 @@ pub(super) fn library(findings: &mut Findings) {
 pub(super) fn stock(findings: &mut Findings) {
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).find(|folder| folder.join(VERBS).exists());
-    let ours = library_path::folder().ok();
+    let ours = find_drop_in_library::folder().ok();
     match named {
         Some(folder) if folder.canonicalize().ok() == ours => {
             findings.good("LD_LIBRARY_PATH leads to the Omniverb library");
@@ -65,7 +65,7 @@ pub(super) fn stock(findings: &mut Findings) {
 
 /// Which library `program` would load under `omniverb run`.
 pub(super) fn program(findings: &mut Findings, program: &OsStr) {
-    let Ok(folder) = library_path::folder() else { return };
+    let Ok(folder) = find_drop_in_library::folder() else { return };
     let Some(path) = locate(program) else {
         findings.bad(format_args!("{}", program.display()), "no such program");
         return;
@@ -94,7 +94,9 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         return;
     }
     let mut command = Command::new("ldd");
-    command.arg(&path).env("LD_LIBRARY_PATH", library_path::before(&folder, "LD_LIBRARY_PATH"));
+    command
+        .arg(&path)
+        .env("LD_LIBRARY_PATH", find_drop_in_library::before(&folder, "LD_LIBRARY_PATH"));
     let Some(output) = quiet(&mut command) else {
         findings.note(format_args!("{shown}"), "ldd is missing: install libc-bin");
         return;
@@ -110,7 +112,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         }
         (Some(found), _) => findings
             .bad(format_args!("{shown} would load its own {found}"), "use omniverb run --preload"),
-        (None, Some(found)) => match library_path::paths() {
+        (None, Some(found)) => match find_drop_in_library::paths() {
             Ok(_) => findings.good(format_args!(
                 "{shown} brings {found} along; omniverb run puts ours before it"
             )),

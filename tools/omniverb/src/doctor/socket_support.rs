@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use crate::elf::{self, Program};
-use crate::library_path;
+use crate::find_drop_in_library;
 use crate::program_check::{is_musl, locate};
 use omniverb_formats::broker_message::SUFFIX;
 use omniverb_sys::seqpacket;
@@ -65,7 +65,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         }
         None => reasons.push("it is no program of 64 bits".into()),
     }
-    if let Err(error) = library_path::sockets() {
+    if let Err(error) = find_drop_in_library::sockets() {
         reasons.push(format!("{error:#}"));
     }
     for reason in &reasons {

@@ -2,7 +2,7 @@
 //!
 //! In: the daemon's answers, our network namespace. Out: values, without a form.
 
-use crate::library_path;
+use crate::find_drop_in_library;
 use crate::tenant_connection::{self, Client};
 use omniverb_sys::local_addresses;
 use omniverb_sys::local_addresses::Address;
@@ -90,7 +90,7 @@ impl Source {
             let (client, welcome) = Client::verbs(socket)?;
             self.values.node_guid = welcome.node_guid;
             self.values.gids = table(&client)?;
-            self.values.has_connection_manager = library_path::has_connection_manager();
+            self.values.has_connection_manager = find_drop_in_library::has_connection_manager();
             self.addresses = addresses;
         }
         self.count(socket)?;

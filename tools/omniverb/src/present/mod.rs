@@ -13,7 +13,7 @@ mod shown_folder;
 mod supervisor;
 mod sysfs_tree;
 
-use crate::{find_daemon, library_path};
+use crate::{find_daemon, find_drop_in_library};
 use anyhow::Context;
 use current_device_values::Source;
 use folder_writer::Folder;
@@ -53,7 +53,7 @@ pub(crate) fn to(command: &mut Command, socket: &Path, mode: PresentMode) -> Pre
     let nothing_to_do = inherited.is_some()
         && match mode {
             PresentMode::Mounts => mounts::are_shown(),
-            PresentMode::Preload | PresentMode::Off => library_path::is_preloaded(),
+            PresentMode::Preload | PresentMode::Off => find_drop_in_library::is_preloaded(),
         };
     if mode == PresentMode::Off
         || nothing_to_do
@@ -66,22 +66,23 @@ pub(crate) fn to(command: &mut Command, socket: &Path, mode: PresentMode) -> Pre
         let folder = kept.as_ref().map(|kept| &kept.folder).or(inherited.as_ref());
         let is_mounted =
             mode == PresentMode::Mounts && folder.is_some_and(|folder| mounted(folder));
-        Ok((kept, if is_mounted { None } else { Some(library_path::paths()?) }))
+        Ok((kept, if is_mounted { None } else { Some(find_drop_in_library::paths()?) }))
     });
     match shown {
         Ok((kept, library)) => {
             if let Some(kept) = &kept {
                 command.env(PRESENTED_VARIABLE, &kept.folder);
             }
-            let preloaded = library.map(|library| library_path::first(&library, "LD_PRELOAD"));
+            let preloaded =
+                library.map(|library| find_drop_in_library::first(&library, "LD_PRELOAD"));
             if let Some(preloaded) = &preloaded {
                 command.env("LD_PRELOAD", preloaded);
                 forgive_sanitizers(command);
             }
             // Without a PATH programs are found in the C library's own, which a PATH would replace.
             let has_path = std::env::var_os("PATH").is_some_and(|path| !path.is_empty());
-            if let Some(stand_ins) = library_path::stand_ins().filter(|_| has_path) {
-                command.env("PATH", library_path::first(&stand_ins, "PATH"));
+            if let Some(stand_ins) = find_drop_in_library::stand_ins().filter(|_| has_path) {
+                command.env("PATH", find_drop_in_library::first(&stand_ins, "PATH"));
             }
             Presented { preloaded, _kept: kept }
         }
@@ -134,7 +135,7 @@ fn forgive_sanitizers(command: &mut Command) {
 
 /// Whether programs can be shown them: where they would be, or why not.
 pub(crate) fn possible(socket: &Path) -> anyhow::Result<PathBuf> {
-    library_path::paths()?;
+    find_drop_in_library::paths()?;
     match presented(socket) {
         Some(folder) => Ok(folder),
         None => Ok(supervisor::obtain(socket)?.folder),

@@ -3,7 +3,7 @@
 //! In: its arguments. Out: its answers for omv0. Anything else the real one is asked.
 
 use super::{current_device_values, shown_folder};
-use crate::{library_path, stdout};
+use crate::{find_drop_in_library, stdout};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -117,7 +117,7 @@ fn people(question: &Question, row: &Value) -> String {
 
 fn ask_the_real_one(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let own = library_path::stand_ins().unwrap_or_default();
+    let own = find_drop_in_library::stand_ins().unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(Into::into);
     let ours = own.join(NAME).canonicalize().ok();
     let found = std::env::split_paths(&path)

@@ -4,7 +4,7 @@
 //! families, whose turn it is among those that share a port, is the kernel's affair. So it is asked
 //! (sock_diag(7)), as if there were a connect.
 
-use crate::tcp_connection::{
+use crate::tcp_connection_state::{
     ANSWER, SO_BINDTOIFINDEX, SockDiag, TcpAddresses, address, is_tcp, namespace, option, question,
 };
 use rustix::net::{getsockname, sockopt};

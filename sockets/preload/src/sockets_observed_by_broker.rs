@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::socket_marks::{Marks, word};
+use crate::socket_facts_by_fd::{Marks, word};
 use crate::{descriptor_tables, vfork_check};
 
 static WANTED: Marks = Marks::new();

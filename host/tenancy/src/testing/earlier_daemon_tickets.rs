@@ -1,7 +1,7 @@
 //! Makes tickets as an earlier daemon would have given them, for tests of its clients, and of
 //! liars.
 
-use crate::queue_pairs::tickets::Claim;
+use crate::queue_pairs::qp_number_tickets::Claim;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Session;
 use crate::tenancy::Tenancy;
