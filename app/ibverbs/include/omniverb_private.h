@@ -1,6 +1,7 @@
 /* How Omniverb's other libraries (librdmacm.so.1, which has sockets, too) reach the one that
  * owns this process's connection to the daemon and its progress thread: libibverbs.so.1. Not
- * installed, not for programs; why it is so is in docs/decisions/0027-one-owner-of-the-process.md.
+ * installed, not for programs; why it is so is in
+ * docs/decisions/0027-libibverbs-owns-the-daemon-connection.md.
  *
  * Two versions keep libraries of two releases apart. That of these functions and structs is the
  * node OMNIVERB_PRIVATE_1: the loader refuses a library that asks for a node that is not there.

@@ -4,7 +4,7 @@
 //! process that imports a duplicate of it has them too, by their handles. Here the file is a socket
 //! of its own for each context that is opened; its inode says which family a descriptor is of.
 //! Within the process the objects are the same; another process asks for them at the socket's other
-//! end (`docs/decisions/0037-imports-are-asked-of-the-owner.md`).
+//! end (`docs/decisions/0037-verbs-imports-are-asked-of-the-owner.md`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

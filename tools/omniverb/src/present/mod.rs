@@ -3,7 +3,7 @@
 //!
 //! In: a program about to be run, or a folder. Out: the program's environment, in which a preloaded
 //! library (`app/presented_files`) leads those paths to a folder that is kept true.
-//! docs/decisions/0031-files-that-programs-read.md says why it is done so.
+//! docs/decisions/0031-programs-see-sysfs-and-device-files.md says why it is done so.
 
 mod current_device_values;
 mod folder_writer;
