@@ -1,8 +1,8 @@
 """Limits that several vNICs share: of a policy with `mode = "shared"`, and of a tenant.
 
 What is counted is what the engine sent, against what the limit lets pass in the time that was: a
-machine that is busy can only have less pass. How exactly limits are held, bench/limits.py and
-bench/tenants.py measure."""
+machine that is busy can only have less pass. How exactly limits are held, bench/rate_limits.py and
+bench/tenant_cost_and_rates.py measure."""
 
 import contextlib
 import json
