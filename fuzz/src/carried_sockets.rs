@@ -78,7 +78,7 @@ fn reclaim(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
 pub fn gateway(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     let side = usize::from(*first & 1);
-    let mut mirror = Mirror::new(Window::private(channel::BYTES), side);
+    let mut mirror = Mirror::new(Window::private(channel_layout::BYTES), side);
     let mut pieces = Vec::new();
     for step in rest.chunks(STEP + usize::from(first >> 1)) {
         if let Some(sent) = Sent::decode(&step[1..]) {
@@ -107,8 +107,8 @@ pub fn gateway(bytes: &[u8]) {
             let frames = ring(side)..ring(side) + FRAMES;
             for piece in &pieces {
                 let is_of_frames = frames.start <= piece.start && piece.end <= frames.end;
-                let lane = channel::lane_ring(side, 0)
-                    ..channel::lane_ring(side, LANES - 1) + channel::LANE;
+                let lane = channel_layout::lane_ring(side, 0)
+                    ..channel::lane_ring(side, LANES - 1) + channel_layout::LANE;
                 let is_of_lanes = lane.start <= piece.start && piece.end <= lane.end;
                 assert!(piece.start <= piece.end && (is_of_frames || is_of_lanes), "{piece:?}");
             }

@@ -133,7 +133,7 @@ pub(crate) fn admit_incoming(
     broker: &Broker,
     (worker, tag): (&Client, u64),
     token: u64,
-    names: &channel::Names,
+    names: &channel_layout::Names,
 ) {
     if try_admit_incoming(broker, (worker, tag), token, names).is_none() {
         worker.tell(Reply::NoChannel { tag, is_heard: false, is_coming: false });
@@ -144,7 +144,7 @@ fn try_admit_incoming(
     broker: &Broker,
     asks: (&Client, u64),
     token: u64,
-    names: &channel::Names,
+    names: &channel_layout::Names,
 ) -> Option<()> {
     let (worker, _) = asks;
     let gateway = lock(&broker.gateways).of(worker, token)?;

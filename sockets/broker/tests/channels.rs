@@ -96,15 +96,15 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
     let (same, far_side, [far_memory, far_end]) = given(&two, 6);
     assert_eq!((name, side, far_side), (same, Side::First, Side::Second));
     let map = |file: OwnedFd| {
-        assert_eq!(memfd::size(file.as_fd()).unwrap(), channel::BYTES as u64);
-        let extent = Extent::new(file, 0, channel::BYTES as u64);
-        extent.map_exactly(channel::BYTES, Access::ReadWrite).unwrap()
+        assert_eq!(memfd::size(file.as_fd()).unwrap(), channel_layout::BYTES as u64);
+        let extent = Extent::new(file, 0, channel_layout::BYTES as u64);
+        extent.map_exactly(channel_layout::BYTES, Access::ReadWrite).unwrap()
     };
     assert!(memfd::seal_future_write(memory.as_fd()).is_err(), "its seals are not final");
     let (ours, theirs) = (map(memory), map(far_memory));
     assert!((0..channel::BYTES / 8).all(|word| ours.load(word * 8, Ordering::Relaxed) == 0));
-    ours.store(channel::BYTES - 8, 7, Ordering::Relaxed);
-    assert_eq!(theirs.load(channel::BYTES - 8, Ordering::Relaxed), 7);
+    ours.store(channel_layout::BYTES - 8, 7, Ordering::Relaxed);
+    assert_eq!(theirs.load(channel_layout::BYTES - 8, Ordering::Relaxed), 7);
     let mut bytes = [0; 8];
     assert!(rustix::io::read(&far_end, &mut bytes).is_err(), "it waits");
     for (from, at) in [(&end, &far_end), (&far_end, &end)] {

@@ -356,7 +356,7 @@ impl Channel {
     pub(super) fn open(&mut self, id: u32, names: &Endpoints) {
         let Endpoints { from, to } = names;
         let (addresses, ports) = ([from.address, to.address], [from.port, to.port]);
-        self.shown().opens(id, &channel::Names { addresses, ports });
+        self.shown().opens(id, &channel_layout::Names { addresses, ports });
         let place = self.put(Frame::Open, id);
         self.fill_from(place, &names.encode());
     }
