@@ -19,7 +19,7 @@ from pathlib import Path
 import compare_builds
 import exact_adoption
 import machine_info
-import plan
+import measurement_plan as plan
 import report
 import carried_sockets
 from program_runs import Failure, Pair, compiled

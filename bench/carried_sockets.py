@@ -8,7 +8,7 @@ would give instead of two (docs/decisions/0051): `--only copies`.
 """
 
 from program_runs import Failure
-from plan import Measurement, said
+from measurement_plan import Measurement, said
 
 # Key, what it is, the way that bench/stream_throughput.c takes, and what the library does, if it is
 # there.

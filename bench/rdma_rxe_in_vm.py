@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import program_runs
-import plan
+import measurement_plan as plan
 import report
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,7 +1,7 @@
 """Reports samples: medians, ratios, verdicts, a table and JSON."""
 from statistics import median
 
-from plan import ALONE, LIMIT_OF, PEERS, THRESHOLDS
+from measurement_plan import ALONE, LIMIT_OF, PEERS, THRESHOLDS
 
 
 def summary(samples):
@@ -30,7 +30,7 @@ def digits(value):
 
 
 def raw_limits(limits, best=False):
-    """The yardsticks of plan.LIMIT_OF: medians of omniverb-limits, or its best samples."""
+    """What measurement_plan.LIMIT_OF names: medians of omniverb-limits, or its best samples."""
     def value(name):
         if best:
             return limits[name]["min" if name.endswith("_ns") else "max"]

@@ -6,7 +6,7 @@ import unittest
 
 import compare_builds
 import program_runs
-import plan
+import measurement_plan as plan
 import report
 
 PERFTEST_BW = """ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]

@@ -19,7 +19,7 @@ from pathlib import Path
 import compare_builds
 import machine_info
 import program_runs
-import plan
+import measurement_plan as plan
 import report
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,7 +27,7 @@ from types import SimpleNamespace
 import dma_api
 import machine_info
 import program_runs
-import plan
+import measurement_plan as plan
 import report
 from rdma_rxe_in_vm import Patient
 

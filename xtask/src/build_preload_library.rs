@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::export_stubs::Machine;
 use crate::run_program::{cargo, replace, root, run as execute, target_directory};
-use crate::{libraries, library_symbols, lower_glibc_version};
+use crate::{built_libraries, library_symbols, lower_glibc_version};
 
 pub(crate) const SONAME: &str = "libomniverb_sockets.so";
 const PACKAGE: &str = "omniverb_sockets";
@@ -79,13 +79,13 @@ pub(crate) fn build() -> Result<()> {
     std::fs::write(work.join("library.map"), script(&names))?;
     std::fs::write(work.join("entries.S"), entries(&names))?;
     lower_glibc_version::link_with_jumps(&linked, &jumps, || link(&work, &archive))?;
-    let folder = libraries::folder();
+    let folder = built_libraries::folder();
     std::fs::create_dir_all(&folder)?;
     replace(&linked, &folder.join(SONAME))?;
     if library_symbols::glibc_floor(&linked)?.newest > lower_glibc_version::WANTED {
         bail!("{SONAME} needs a newer glibc than {:?}", lower_glibc_version::WANTED);
     }
-    libraries::report(SONAME)
+    built_libraries::report(SONAME)
 }
 
 fn link(work: &Path, archive: &Path) -> Result<()> {

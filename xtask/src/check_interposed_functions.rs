@@ -11,8 +11,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::build_preload_library::{PreloadNames, SONAME};
+use crate::built_libraries;
 use crate::export_stubs::Machine;
-use crate::libraries;
 use crate::library_symbols;
 use crate::run_program::output;
 
@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<()> {
     }
     println!("{SONAME}:");
     let names = PreloadNames::read()?;
-    let library = libraries::folder().join(SONAME);
+    let library = built_libraries::folder().join(SONAME);
     if !library.exists() {
         bail!("{} is missing; run `cargo xtask dist` first", library.display());
     }

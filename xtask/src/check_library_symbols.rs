@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::libraries::{self, Library};
+use crate::built_libraries::{self, Library};
 use crate::library_symbols::{self, Export};
 use crate::symbol_tables::Table;
 use crate::{check_interposed_functions, lower_glibc_version, symbol_probe, verbs_matrix};
@@ -18,7 +18,7 @@ const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"
 /// `cargo xtask abi`.
 pub(crate) fn run() -> Result<()> {
     verbs_matrix::check_current()?;
-    libraries::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
+    built_libraries::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
     check_interposed_functions::run()
 }
 
@@ -114,7 +114,7 @@ fn programs_load(of: &Library) -> Result<()> {
     let library = of.built();
     let mut checked = 0;
     for file in library_symbols::users_of(of.soname, &FOLDERS)? {
-        let with_ours = linked(&file, Some(&libraries::folder()))?;
+        let with_ours = linked(&file, Some(&built_libraries::folder()))?;
         if !with_ours.contains(&format!("=> {}", library.display())) {
             continue;
         }

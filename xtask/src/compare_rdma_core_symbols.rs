@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::symbol_tables::Table;
-use crate::{check_library_symbols, libraries};
+use crate::{built_libraries, check_library_symbols};
 
 /// The symbols of each node.
 type Nodes = BTreeMap<String, BTreeSet<String>>;
@@ -28,7 +28,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
         .context("CMakeLists.txt does not set IBVERBS_PABI_VERSION")?;
     let release = setting(&settings, "PACKAGE_VERSION").unwrap_or("of unknown number");
     let (mut theirs, mut all_ours) = (Nodes::new(), Nodes::new());
-    for library in libraries::ALL {
+    for library in built_libraries::ALL {
         let Some(script) = library.script else { continue };
         theirs.extend(nodes(&read(script)?, private)?);
         all_ours.extend(ours(&Table::read(library)?));

@@ -12,8 +12,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::build_preload_library;
+use crate::built_libraries::{self, Library};
 use crate::export_stubs::{Machine, assembly, version_script};
-use crate::libraries::{self, Library};
 use crate::library_symbols;
 use crate::license_notices;
 use crate::lower_glibc_version;
@@ -66,7 +66,7 @@ fn build(debug: bool, programs: bool) -> Result<()> {
     if let Err(error) = license_notices::write() {
         eprintln!("no dist/NOTICES: {error:#}");
     }
-    libraries::ALL.iter().try_for_each(|library| build_library(library, debug))?;
+    built_libraries::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()?;
     build_preload_library::build()
 }
@@ -190,13 +190,13 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
         link(library, &linked, &parts, debug)
     })?;
 
-    let folder = libraries::folder();
+    let folder = built_libraries::folder();
     std::fs::create_dir_all(&folder)?;
     replace(&linked, &library.built())?;
     let plain = folder.join(library.plain);
     std::fs::remove_file(&plain).ok();
     std::os::unix::fs::symlink(library.soname, &plain).context(library.plain)?;
-    libraries::report(library.soname)
+    built_libraries::report(library.soname)
 }
 
 /// Every line of the table that needs a function has one, and every function has such a line.
@@ -253,7 +253,7 @@ fn link(library: &Library, to: &Path, parts: &LinkInputs, debug: bool) -> Result
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
     cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/glibc_compat.c"));
     cc.args(&parts.objects).arg(&parts.archive);
-    cc.args(library.beside.iter().map(|beside| libraries::folder().join(beside)));
+    cc.args(library.beside.iter().map(|beside| built_libraries::folder().join(beside)));
     cc.arg(format!("-Wl,--version-script={}", parts.script.display()));
     cc.arg(format!("-Wl,-soname,{}", library.soname));
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);

@@ -1,6 +1,7 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
 mod build_preload_library;
+mod built_libraries;
 mod check_budgets;
 mod check_environment_variables;
 mod check_interposed_functions;
@@ -17,7 +18,6 @@ mod empty_doc_comments;
 mod export_stubs;
 mod folder_readme_contract;
 mod layers;
-mod libraries;
 mod library_symbols;
 mod license_notices;
 mod lower_glibc_version;

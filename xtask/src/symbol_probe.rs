@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::libraries;
+use crate::built_libraries;
 use crate::run_program::{run, target_directory};
 use crate::symbol_tables::{Table, UnsupportedReturn, VerbStatus};
 
@@ -75,7 +75,7 @@ pub(crate) fn check(table: &Table, library: &Path) -> Result<()> {
     let (source, program) = (folder.join("probe.c"), folder.join("probe"));
     std::fs::write(&source, text(table))?;
     run(Command::new("cc").arg("-o").arg(&program).arg(&source).arg("-ldl"))?;
-    run(Command::new(&program).arg(library).env("LD_LIBRARY_PATH", libraries::folder()))
+    run(Command::new(&program).arg(library).env("LD_LIBRARY_PATH", built_libraries::folder()))
 }
 
 fn text(table: &Table) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::libraries::Library;
+use crate::built_libraries::Library;
 
 /// The whole table.
 #[derive(Deserialize)]

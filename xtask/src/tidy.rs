@@ -12,8 +12,9 @@ use crate::layers::Layers;
 use crate::run_program::{output, root};
 use crate::symbol_tables::Table;
 use crate::{
-    check_budgets, check_readme_verbs, document_checks, document_links, document_numbers,
-    documented_messages, empty_doc_comments, folder_readme_contract, libraries, unclear_bool_names,
+    built_libraries, check_budgets, check_readme_verbs, document_checks, document_links,
+    document_numbers, documented_messages, empty_doc_comments, folder_readme_contract,
+    unclear_bool_names,
 };
 
 const WARN_LINES: usize = 400;
@@ -166,7 +167,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let said = document_checks::first_column(&readme, "| target");
     document_checks::same("fuzz/README.md", &said, &listed, faults);
     let readme = read("README.md")?;
-    for library in [&libraries::VERBS, &libraries::CONNECTIONS] {
+    for library in [&built_libraries::VERBS, &built_libraries::CONNECTIONS] {
         faults.extend(check_readme_verbs::faults(&readme, &Table::read(library)?));
     }
     let index = read("docs/decisions/README.md")?;

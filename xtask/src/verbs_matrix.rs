@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 
-use crate::libraries;
+use crate::built_libraries;
 use crate::run_program::root;
 use crate::symbol_tables::{Table, VerbStatus};
 
@@ -29,7 +29,7 @@ pub(crate) fn check_current() -> Result<()> {
 }
 
 fn whole_page() -> Result<String> {
-    Ok(page(&Table::read(&libraries::VERBS)?, &Table::read(&libraries::CONNECTIONS)?))
+    Ok(page(&Table::read(&built_libraries::VERBS)?, &Table::read(&built_libraries::CONNECTIONS)?))
 }
 
 fn check(page: &str) -> Result<()> {

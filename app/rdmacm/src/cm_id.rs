@@ -14,7 +14,7 @@ use crate::errno::outcome;
 use crate::event_channel::{self, ChannelShell};
 use crate::id_state::{IdShell, Kind, Operation, allocate, free};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{daemon_calls, device, id_registry, process_id};
+use crate::{daemon_calls, device, id_registry, process_id_across_fork};
 
 /// Makes an identifier.
 pub(crate) fn create(
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn ov_rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         return outcome(Err(Errno::EINVAL));
     };
     // In a child of fork() it is the parent's.
-    let ours = shell.process == process_id::this();
+    let ours = shell.process == process_id_across_fork::this();
     if let Some(id) = removed.handle
         && ours
     {

@@ -14,7 +14,7 @@ use omniverb_terms::Errno;
 
 use crate::errno::verb;
 use crate::private_abi::{PrivateAnswer, PrivateClient};
-use crate::{ibverbs_imports, id_registry, process_id};
+use crate::{ibverbs_imports, id_registry, process_id_across_fork};
 
 /// A hold on the connection.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ static HOLD: Mutex<Option<ClientHold>> = Mutex::new(None);
 
 fn hold() -> Result<ClientHold, Errno> {
     let mut slot = lock(&HOLD);
-    let process = process_id::this();
+    let process = process_id_across_fork::this();
     if let Some(hold) = *slot
         && hold.process == process
     {

@@ -14,7 +14,7 @@ use omniverb_terms::{Errno, Gid};
 
 use crate::errno::{made, null, verb};
 use crate::ibverbs_imports;
-use crate::process_id;
+use crate::process_id_across_fork;
 
 /// Entries of a GID table that are looked at.
 const GIDS_MAX: usize = omniverb_session::limits::GIDS_MAX;
@@ -55,7 +55,7 @@ pub(crate) fn check_present() -> Result<(), Errno> {
 
 fn with<T>(work: impl FnOnce(&mut Device) -> Result<T, Errno>) -> Result<T, Errno> {
     let mut slot = lock(&DEVICE);
-    let process = process_id::this();
+    let process = process_id_across_fork::this();
     let mut device = match *slot {
         Some(device) if device.process == process => device,
         _ => open(process)?,
@@ -142,7 +142,7 @@ pub(crate) fn domain() -> Result<*mut ibv_xrcd, Errno> {
 pub(crate) fn put() {
     let mut slot = lock(&DEVICE);
     if let Some(device) = slot.as_mut()
-        && device.process == process_id::this()
+        && device.process == process_id_across_fork::this()
     {
         device.holders = device.holders.saturating_sub(1);
         if device.holders > 0 {

@@ -22,7 +22,7 @@ use rustix::fs::OFlags;
 use rustix::io::{self, ReadWriteFlags, preadv2};
 
 use crate::errno::last;
-use crate::process_id;
+use crate::process_id_across_fork;
 
 /// An event that no program has taken yet.
 pub(crate) struct PendingEvent {
@@ -69,7 +69,7 @@ impl Queue {
         let blocks = rustix::fs::fcntl_getfl(&semaphore)
             .and_then(|flags| rustix::fs::fcntl_setfl(&semaphore, flags - OFlags::NONBLOCK));
         blocks.map_err(|_| Errno::EMFILE)?;
-        Ok(Queue { semaphore, events: Mutex::default(), process: process_id::this() })
+        Ok(Queue { semaphore, events: Mutex::default(), process: process_id_across_fork::this() })
     }
 
     /// The descriptor that the program polls: readable while there are events.
@@ -78,7 +78,7 @@ impl Queue {
     }
 
     fn is_ours(&self) -> bool {
-        self.process == process_id::this()
+        self.process == process_id_across_fork::this()
     }
 
     /// Adds one at the end.

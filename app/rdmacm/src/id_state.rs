@@ -9,7 +9,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::addrinfo::AddrinfoList;
-use crate::{device, event_channel, id_registry, process_id};
+use crate::{device, event_channel, id_registry, process_id_across_fork};
 
 /// The C struct and what lies behind it.
 #[repr(C)]
@@ -208,7 +208,7 @@ pub(crate) fn allocate(
         has_device: false,
     };
     let state = Mutex::new(state);
-    let (acknowledged, process) = (Condvar::new(), process_id::this());
+    let (acknowledged, process) = (Condvar::new(), process_id_across_fork::this());
     Ok(Box::into_raw(Box::new(IdShell { id, token: 0, state, acknowledged, process })))
 }
 

@@ -49,7 +49,7 @@ mod id_state;
 pub mod multicast;
 mod multicast_membership;
 mod private_abi;
-mod process_id;
+mod process_id_across_fork;
 pub mod qp_attributes;
 pub mod qp_creation;
 mod qp_transitions;

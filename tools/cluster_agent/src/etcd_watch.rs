@@ -6,7 +6,7 @@
 
 use crate::etcd_connection::{ANSWER_BYTES_MAX, PATIENCE, connect, read_each, reason};
 use crate::log::{Level, log};
-use crate::newest_input::{Input, InputSender};
+use crate::newest_objects_for_applier::{Input, InputSender};
 use anyhow::{Context, bail};
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use omniverb_agent_arguments::EtcdOptions;

@@ -1,7 +1,7 @@
 //! Follows the objects of a host in a file, where there is no etcd.
 
 use crate::log::{Level, log};
-use crate::newest_input::{Input, InputSender};
+use crate::newest_objects_for_applier::{Input, InputSender};
 use anyhow::bail;
 use omniverb_cluster::object_file::{FILE_BYTES_MAX, parse};
 use omniverb_cluster::object_name::{Scope, Wanted};

@@ -13,7 +13,7 @@ mod etcd_host_entries;
 mod etcd_watch;
 mod file_watch;
 mod log;
-mod newest_input;
+mod newest_objects_for_applier;
 mod object_applier;
 mod secret_file;
 
@@ -93,7 +93,7 @@ fn cluster(
     let termination = signal_fds::termination()?;
     let _lock = agent_lock::take(socket)?;
     let key = seal_key(etcd)?;
-    let (input, inputs) = newest_input::channel();
+    let (input, inputs) = newest_objects_for_applier::channel();
     let (report, reports) = watch::channel(object_applier::Report::default());
     let applier = Applier::new(host, socket.to_owned(), inputs, report);
     thread::Builder::new().name("applier".into()).spawn(move || applier.run())?;

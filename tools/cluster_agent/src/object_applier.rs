@@ -9,7 +9,7 @@
 use crate::daemon_call_pacing::{Acceptance, Extent, Pace, RefusedAddresses};
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
-use crate::newest_input::{Input, InputReceiver, NoInput};
+use crate::newest_objects_for_applier::{Input, InputReceiver, NoInput};
 use omniverb_cluster::address_announcements::Networks;
 use omniverb_cluster::object_name::{Kind, ObjectId, WantedObjects};
 use omniverb_cluster::problem_reports::{Line, Reports};

@@ -23,7 +23,9 @@ use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
 use crate::refusal_log::{AttemptedStep, LoggedCall};
-use crate::{ack_cm_event, address_calls, cm_id, connection_calls, device, event, process_id};
+use crate::{
+    ack_cm_event, address_calls, cm_id, connection_calls, device, event, process_id_across_fork,
+};
 
 /// An identifier that is destroyed with its socket.
 pub(crate) struct OwnedCmId(pub(crate) *mut rdma_cm_id);
@@ -360,7 +362,7 @@ impl Socket {
             number: inner.id.fd(),
             sending: Mutex::default(),
             receiving: Mutex::default(),
-            process: process_id::this(),
+            process: process_id_across_fork::this(),
             inner: Mutex::new(inner),
         }
     }
@@ -378,7 +380,7 @@ impl Socket {
 
     /// Whether this process made it.
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == process_id::this()
+        self.process == process_id_across_fork::this()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {

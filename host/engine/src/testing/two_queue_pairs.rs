@@ -2,18 +2,18 @@
 //!
 //! Whatever goes which way, the memory holds what was written, in the order it was written.
 
+mod app_and_qp_of_one_end;
 mod dead_process;
 mod late_payload;
 mod memory_owner;
 mod missing_receive;
-mod one_side;
 mod packet_trace;
 mod refusing_application;
 mod repeated_read;
 mod source_region;
 
+use self::app_and_qp_of_one_end::{RECEIVE, Side, side};
 use self::memory_owner::{BYTES, INBOX, KEY, Owner, SKEW, START, Seen, pages};
-use self::one_side::{RECEIVE, Side, side};
 use self::packet_trace::Trace;
 use self::source_region::Shelf;
 use crate::pages::grant::Grant;

@@ -3,7 +3,7 @@
 mod upper_layer;
 
 use crate::pages::mapped_pages::MappedPages;
-use crate::pages::payload_source_offers::Sources;
+use crate::pages::payload_sources_offered_to_app::Sources;
 use crate::pages::read_execution::MappedReads;
 use crate::pages::write_execution::{WritePlacement, is_drained};
 use crate::queue_pair::incoming_messages::Incoming;

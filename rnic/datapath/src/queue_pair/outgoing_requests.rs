@@ -2,7 +2,7 @@
 
 use crate::memory_accounts::{Room, RoomPart};
 use crate::pages::mapped_pages::{MappedPages, Target};
-use crate::pages::payload_source_offers::Sources;
+use crate::pages::payload_sources_offered_to_app::Sources;
 use crate::vnic_memory_allowance::Allowance;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Source};

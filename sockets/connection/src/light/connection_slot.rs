@@ -4,9 +4,9 @@
 //! process and two ids of its channel.
 
 use super::acceptance_stage::{AcceptanceStage, OWES_ACCEPTED};
-use super::activity::Activity;
 use super::budgets::FIRST_WINDOW;
 use super::byte_queue::{BlockOwner, BlockPool, ByteQueue};
+use super::connection_activity::Activity;
 use super::frame::{Endpoints, Frame};
 use super::getsockname_address::Naming;
 

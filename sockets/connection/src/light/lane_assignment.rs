@@ -10,7 +10,7 @@
 //! A connection with a lane has credit left for all that is in it: so it can always return to the
 //! channel.
 
-pub use super::activity::Flow;
+pub use super::connection_activity::Flow;
 
 use super::connection_slot::{Flag, Slot};
 use super::frame::LANE_MAX;

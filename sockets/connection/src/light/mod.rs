@@ -15,9 +15,9 @@
 
 pub mod acceptance;
 pub mod acceptance_stage;
-pub mod activity;
 pub mod budgets;
 pub mod byte_queue;
+pub mod connection_activity;
 pub mod connection_ids;
 pub mod connection_slot;
 pub mod frame;

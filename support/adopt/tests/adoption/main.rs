@@ -10,6 +10,7 @@
 mod address_space_sharers;
 mod concurrent_activity;
 mod cost_measurement;
+mod dax_device_pages;
 mod direct_io;
 mod extents_in_one_file;
 mod fork;
@@ -17,14 +18,13 @@ mod immovable_pages;
 mod io_uring;
 mod many_descriptors;
 mod memfd_access;
-mod memory_device;
 mod page_contents;
 mod program_memory_policies;
 mod raw_syscall_helpers;
 mod rlimits;
 mod stress;
 
-use memory_device::adopt_somewhere;
+use dax_device_pages::adopt_somewhere;
 use omniverb_adopt::{Access, AdoptError, AdoptedPages, Strategy};
 use std::time::Instant;
 
@@ -96,8 +96,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("packed_fork_separates", extents_in_one_file::fork_separates),
     scenario("packed_read_only_is_refused", extents_in_one_file::read_only_is_refused),
     scenario("packed_zeros_are_zeros", extents_in_one_file::zeros_are_zeros),
-    scenario("device_come_and_go", memory_device::come_and_go),
-    scenario("device_is_for_writers", memory_device::is_for_writers),
+    scenario("device_come_and_go", dax_device_pages::come_and_go),
+    scenario("device_is_for_writers", dax_device_pages::is_for_writers),
     scenario("stale_mapping", memfd_access::stale_mapping),
     scenario("neighbours_stay_private", memfd_access::neighbours_stay_private),
     scenario("read_only_grant", memfd_access::read_only_grant),

@@ -14,6 +14,7 @@ mod machine_folder;
 mod machine_window;
 mod own_boot_id;
 mod page_pinner;
+mod pair_window_mode;
 mod pair_window_wakes;
 mod pair_windows;
 mod pin_requests;
@@ -31,7 +32,6 @@ mod vhost_user;
 mod window_hotplug;
 mod window_mapper;
 mod window_mapper_process;
-mod window_mode;
 mod window_slots;
 
 pub(crate) use agent::agent;
@@ -47,6 +47,7 @@ pub(crate) use machine_window::Neighbours;
 use machine_window::STEP;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::{fd_inheritance, privileges};
+pub(crate) use pair_window_mode::WindowMethod;
 use pair_window_wakes::{Side, WakeBridge};
 use proxy::PairWindows;
 use qemu_options::{Maps, Plugged, Room};
@@ -57,7 +58,6 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-pub(crate) use window_mode::WindowMethod;
 
 /// Sessions of a machine at a time.
 const SESSIONS_MAX: usize = 1024;

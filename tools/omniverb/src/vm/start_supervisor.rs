@@ -2,7 +2,7 @@
 
 use super::machine_folder::User;
 use super::machine_window::Neighbours;
-use super::window_mode::WindowMethod;
+use super::pair_window_mode::WindowMethod;
 use anyhow::{Context, bail};
 use omniverb_sys::seqpacket;
 use serde_json::Value;

@@ -13,7 +13,7 @@ use super::datagram_socket::Inner;
 use super::kernel_socket::IpFamily;
 use super::socket_address::{from_c, to_c};
 use crate::errno::last;
-use crate::process_id;
+use crate::process_id_across_fork;
 use crate::rsocket::iovec::IovecCursor;
 use crate::rsocket::readiness_wait::{WaitLimit, WaitableSocket, until};
 use crate::rsocket::send_recv::reading;
@@ -57,12 +57,12 @@ impl Datagrams {
     ) -> Result<Self, Errno> {
         let inner = Inner::new(family, flags, descriptor_flags)?;
         let number = inner.kernel.fd();
-        Ok(Datagrams { number, process: process_id::this(), inner: Mutex::new(inner) })
+        Ok(Datagrams { number, process: process_id_across_fork::this(), inner: Mutex::new(inner) })
     }
 
     /// Whether this process made it.
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == process_id::this()
+        self.process == process_id_across_fork::this()
     }
 
     /// Gives it an address.

@@ -1,7 +1,7 @@
 //! Tests that nothing is acknowledged for an application whose process has ended.
 
+use super::app_and_qp_of_one_end::{Side, side};
 use super::late_payload::talk;
-use super::one_side::{Side, side};
 use omniverb_datapath::peer_features;
 use omniverb_link::Request;
 use omniverb_link::record::{FIRST, LAST};

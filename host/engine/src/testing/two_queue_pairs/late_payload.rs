@@ -1,6 +1,6 @@
 //! Tests payload that the application fills into the ring very late.
 
-use super::one_side::{Side, side};
+use super::app_and_qp_of_one_end::{Side, side};
 use super::source_region::{KEY, Shelf};
 use crate::pages::link_grants::insert;
 use crate::pages::mapped_memory_budget::Mappings;

@@ -1,7 +1,7 @@
 //! Tests a receive that is posted late between two Omniverbs.
 
+use super::app_and_qp_of_one_end::{RECEIVE, Side, side_with};
 use super::late_payload::talk;
-use super::one_side::{RECEIVE, Side, side_with};
 use omniverb_datapath::peer_features;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};

@@ -2,7 +2,7 @@
 //!
 //! What it said before is passed on, in order, and the refusal last.
 
-use super::one_side::{Side, side};
+use super::app_and_qp_of_one_end::{Side, side};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey, Service};

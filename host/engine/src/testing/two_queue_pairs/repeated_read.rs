@@ -1,7 +1,7 @@
 //! Tests a repeated READ whose answer stands behind one that is too large to keep.
 
+use super::app_and_qp_of_one_end::{Side, side};
 use super::memory_owner::KEY;
-use super::one_side::{Side, side};
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Psn, Qpn, Service};
