@@ -26,5 +26,6 @@ mod request_records;
 pub mod testing;
 pub mod train_numbering;
 pub mod vnic_memory_allowance;
+pub mod way_trial;
 
 pub use vnic_memory_allowance::Allowance;
