@@ -109,11 +109,14 @@ impl QpNumbers {
         // The bits that a number out of the range may differ in from its first one.
         let span = last.checked_sub(first)?.checked_add(1)?;
         let mask = span.checked_next_power_of_two().map_or(u32::MAX, |above| above - 1);
-        for _ in 0..DRAWS {
+        // The source is asked once, since the kernel is one, and a small range may take all draws.
+        let seed = entropy.next();
+        for draw in 0..DRAWS {
+            let drawn = spread(seed, draw) as u32 & mask;
             let number = match first <= QPN_FIRST {
                 // The number itself, so that those of a repeatable source stay small.
-                true => entropy.next() as u32 & mask,
-                false => first + (entropy.next() as u32 & mask),
+                true => drawn,
+                false => first + drawn,
             };
             if range.contains(&number) && !self.recent.has(number) && !taken(Qpn(number)) {
                 self.note(Qpn(number));
@@ -121,7 +124,7 @@ impl QpNumbers {
             }
         }
         // A small range, nearly used up: one that was given not long ago must do.
-        let from = u32::try_from(entropy.next() % u64::from(span)).unwrap_or(0);
+        let from = u32::try_from(spread(seed, DRAWS) % u64::from(span)).unwrap_or(0);
         let number = (0..span).map(|n| Qpn(first + (from + n) % span)).find(|n| !taken(*n))?;
         self.note(number);
         Some(number)
@@ -152,6 +155,17 @@ impl QpNumbers {
     }
 }
 
+/// The seed itself, then numbers that are spread as if each were drawn anew (splitmix64).
+fn spread(seed: u64, number: u32) -> u64 {
+    if number == 0 {
+        return seed;
+    }
+    let state = seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let once = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    twice ^ (twice >> 31)
+}
+
 /// A random key that is neither 0 nor `taken`.
 pub(crate) fn key(entropy: &mut dyn Entropy, taken: impl Fn(Rkey) -> bool) -> Option<Rkey> {
     // Quotas keep the table sparse, so the first draw nearly always fits.
@@ -173,21 +187,28 @@ mod tests {
         }
     }
 
-    /// Not random, but well spread (splitmix64).
-    struct Spread(u64);
+    /// Not random, but well spread; counts how often it was asked.
+    struct Spread {
+        seed: u64,
+        asked: u32,
+    }
+
+    impl Spread {
+        fn new(seed: u64) -> Spread {
+            Spread { seed, asked: 0 }
+        }
+    }
 
     impl Entropy for Spread {
         fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let a = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            b ^ (b >> 31)
+            self.asked += 1;
+            spread(self.seed << 32, self.asked)
         }
     }
 
     #[test]
     fn numbers_have_no_order_and_do_not_come_back_soon() {
-        let (mut numbers, mut source) = (QpNumbers::new(), Spread(1));
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread::new(1));
         let mut seen = std::collections::HashSet::new();
         let (mut last, mut ups, mut near) = (0, 0, 0);
         for _ in 0..100_000 {
@@ -209,7 +230,7 @@ mod tests {
 
     #[test]
     fn after_half_of_all_they_may_come_back_and_are_still_known() {
-        let (mut numbers, mut source) = (QpNumbers::new(), Spread(2));
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread::new(2));
         for number in QPN_FIRST..=QPN_LAST / 2 + 1 {
             numbers.note(Qpn(number));
         }
@@ -227,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_range_of_ones_own_is_used_to_its_end() {
-        let (mut numbers, mut source) = (QpNumbers::new(), Spread(3));
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread::new(3));
         let mut held = std::collections::HashSet::new();
         for _ in 0..300 {
             let number = numbers.take(5000..=5299, &mut source, |n| held.contains(&n)).unwrap();
@@ -240,6 +261,16 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_a_range_that_is_used_up_asks_the_source_once() {
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread::new(4));
+        let mut found = std::collections::HashSet::new();
+        for _ in 0..2_000 {
+            found.extend(numbers.take(5000..=5299, &mut source, |_| false));
+        }
+        assert_eq!((source.asked, found.len()), (2_000, 300));
+    }
+
+    #[test]
     fn new_daemons_draw_unused_numbers() {
         let mut end = *QPN_ORDINARY.end();
         for generation in 0..GENERATIONS {
@@ -247,7 +278,7 @@ mod tests {
             assert_eq!(*range.start(), end + 1);
             end = *range.end();
             assert_eq!(range, apart(generation + GENERATIONS));
-            let (mut numbers, mut source) = (QpNumbers::new(), Spread(generation));
+            let (mut numbers, mut source) = (QpNumbers::new(), Spread::new(generation));
             for _ in 0..1000 {
                 let number = numbers.take(range.clone(), &mut source, |_| false).unwrap();
                 assert!(range.contains(&number.0));
