@@ -189,7 +189,7 @@ class Timeline:
         for at in self.windows():
             for member in self.members:
                 first = max(end.start for end in member.ends)
-                last = min(end.start + len(end.slices) / 100 for end in member.ends)
+                last = min(end.end for end in member.ends)
                 if first + SETTLED <= at and at + WINDOW <= last - 0.05:
                     wanted = member.rate * (RAISED if at >= self.raised else 1)
                     yield member.sent(at, at + WINDOW) / wanted - 1, member

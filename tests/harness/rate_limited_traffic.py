@@ -2,6 +2,7 @@
 
 For tests and for `make bench`."""
 
+import bisect
 import os
 import subprocess
 import time
@@ -10,7 +11,8 @@ from . import process
 from .case import Failure, check
 from .simulated_host import Host
 
-_SLICE = 0.01
+# Steps in which a change of rate is looked for.
+_STEP = 0.01
 _FRAMING = 14 + 20 + 8  # Ethernet, IPv4 and UDP around a packet: they count too, as with tc(8)
 
 
@@ -25,7 +27,9 @@ class End:
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.number = number
-        self.start, self.slices, self.posted = 0.0, [], 0
+        self.start, self.end, self.posted = 0.0, 0.0, 0
+        # When messages completed, and how many bytes had by then.
+        self.instants, self.totals = [], []
         self.overhead, self.packets = 1, {}
 
     def read(self):
@@ -42,8 +46,16 @@ class End:
 
     def results(self):
         """Reads what it has measured."""
-        start, _, *slices = self.read().split()
-        self.start, self.slices = int(start) / 1e9, [int(n) for n in slices]
+        start, milliseconds, *slices = self.read().split()
+        length = int(milliseconds) / 1e3
+        self.start = int(start) / 1e9
+        self.end = self.start + len(slices) * length
+        self.instants, self.totals, total = [self.start], [0], 0
+        for number, count in enumerate(map(int, slices)):
+            if count:
+                total += count
+                self.instants.append(self.start + (number + 0.5) * length)
+                self.totals.append(total)
         self.posted = int(self.read())
 
     def count(self, status):
@@ -62,11 +74,20 @@ class End:
             check(least <= self.overhead < 1.15 + again,
                   f"{self.overhead} bytes of frames for each byte, {again} of them again")
 
+    def _total(self, at):
+        """Bytes until then. Several messages complete with one acknowledgement, but have left one
+        by one: so many as there is time between it and the one before."""
+        after = bisect.bisect_right(self.instants, at)
+        if after == len(self.instants):
+            return self.totals[-1]
+        share = (at - self.instants[after - 1]) / (self.instants[after] - self.instants[after - 1])
+        return self.totals[after - 1] + share * (self.totals[after] - self.totals[after - 1])
+
     def rate(self, begin, end):
         """Bits of frames a second between two instants of time.monotonic()."""
-        first, last = round((begin - self.start) / _SLICE), round((end - self.start) / _SLICE)
-        check(0 <= first < last <= len(self.slices), "not in the time measured")
-        return sum(self.slices[first:last]) * self.overhead * 8 / ((last - first) * _SLICE)
+        check(self.start <= begin < end <= self.end, "not in the time measured")
+        sent = self._total(end) - self._total(begin)
+        return sent * self.overhead * 8 / (end - begin)
 
 
 class Limited:
@@ -145,9 +166,9 @@ class Change:
         self.wanted = rate
         # The first moment from which on the new rate was seen.
         for step in range(100):
-            begin = at + step * _SLICE
+            begin = at + step * _STEP
             if abs(end.rate(begin, begin + self.WINDOW) / rate - 1) < 0.05:
-                self.took = step * _SLICE
+                self.took = step * _STEP
                 break
         else:
             self.took = float("inf")

@@ -14,8 +14,8 @@
 
 #include <poll.h>
 
-#define SLICE_MS 10u
-#define SLICES 6000u
+#define SLICE_MS 1u
+#define SLICES 60000u
 
 static struct device d;
 static struct ibv_cq *cq;
