@@ -143,6 +143,20 @@ def test_flaky(run, confirm):
         check("\nfirst\n" in text and "\nsecond\n" in text, text)
 
 
+def test_notes(run):
+    """What has to be known of cases that pass is printed at the end."""
+    text = run("""
+from harness import notes
+
+def groups():
+    return [Group(name, [Case(name, lambda _, name=name: notes.add(f"a note of {name}"))],
+                  staged=False) for name in ("one", "two")]
+""", accept=(0,))
+    _ends_with(text, "2 passed, 0 failed")
+    for name in ("one", "two"):
+        check(text.count(f"{name}: a note of {name}") == 1, text)
+
+
 def test_hanging(run):
     """A case that hangs is ended, with all that it started, and what dies is noticed."""
     text = run("""

@@ -21,7 +21,9 @@ class Failure(Exception):
 
 
 class Late(Failure):
-    """Something did not end in time."""
+    """Something did not end in time. `paths`: those of its queue pairs, where that is known."""
+
+    paths = frozenset()
 
 
 class Skip(unittest.SkipTest):

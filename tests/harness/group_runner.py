@@ -19,7 +19,7 @@ import traceback
 
 import pytest
 
-from . import disk_space, flaky_cases, process
+from . import disk_space, flaky_cases, notes, process
 from .case import POLLS, WAITS
 from .machine_disturbance import Machine
 
@@ -145,6 +145,8 @@ class Run:
                     reports.append(await _report(test, "call", pipe, child))
                 if not hasattr(reports[-1], "lost"):
                     reports.append(await _report(test, "teardown", pipe, child))
+                self.notes += [f"{test.title}: {note}" for report in reports
+                               for note in getattr(report, "notes", ())]
                 failed = any(report.failed for report in reports)
                 if not ended(test, reports, mark):
                     del tests[0]
@@ -236,6 +238,7 @@ class _Teller:
     def pytest_runtest_logreport(self, report):
         """Called for each phase of each test."""
         report.sections = [(title, disk_space.shorten(text)) for title, text in report.sections]
+        report.notes = notes.take()
         self.pipe.send(report)
         self.failed |= report.failed
 
