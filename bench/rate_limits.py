@@ -110,7 +110,7 @@ def connected(stage, rounds):
         attacker = hosts.b.plug(9)
         for number in range(rounds + 1):
             for name in CONNECTIONS:
-                flood = cm_floods.requests(hosts, attacker, [7174, 9999], 120)
+                flood = cm_floods.requests(hosts, attacker, [7174, 9999])
                 with flood if name == "requests" else contextlib.nullcontext():
                     line = ["cmtime", "-c", str(CONNECTED)]
                     text = both(hosts, line, [*line, "-s", hosts.server.address], 60,

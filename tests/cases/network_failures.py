@@ -12,7 +12,9 @@ from harness.containers import Pair
 from harness.simulated_host import Hosts
 
 from cases.forwarded_datapath import forwarding
-from cases.rdma_between_hosts import quiet
+from cases.rdma_between_hosts import quiet, soaked, soaking
+
+_ENDLESS = str(client_server.ENDLESS)
 
 
 @contextlib.contextmanager
@@ -42,12 +44,12 @@ def _daemon_killed(side):
         extra = host.add(7)
         inside = client_server.Duet(_Sides(hosts.server if side == "server" else hosts.client,
                                            extra),
-                           ["ib_write_bw", "-F", "-D", "120", "-s", "4096"])
-        across = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", "90", "-b"])
+                           ["ib_write_bw", "-F", "-D", _ENDLESS, "-s", "4096"])
+        across = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", _ENDLESS, "-b"])
         try:
             process.until(lambda: len(_ready_to_send(host.daemon)) == 2 and
                           _ready_to_send(other.daemon), 20, "who sends to be in RTS")
-            time.sleep(0.5)
+            client_server.moves_on(across, other.daemon)
             check(across.client.poll() is None, across.text(1))
             host.daemon.kill()
             begin = time.monotonic()
@@ -61,8 +63,7 @@ def _daemon_killed(side):
             check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
             client_server.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
             client_server.run(hosts, "ib_write_bw", "-F", "-n", "1000")
-            before = client_server.moved(host.daemon)
-            process.until(lambda: client_server.moved(host.daemon) > before, 10, "direct traffic")
+            client_server.moves_on(inside, host.daemon)
             check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
         finally:
             across.abort()
@@ -86,10 +87,9 @@ def _ends_with_an_error(running, deadline):
 def _peer_killed(hosts):
     """kill -9 of a program: its peer on the other host fails by its own timeouts."""
     for victim in ("server", "client"):
-        running = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", "90", "-b"])
-        process.until(lambda: _ready_to_send(hosts.b.daemon), 20, "a queue pair in RTS")
-        time.sleep(0.5)
+        running = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", _ENDLESS, "-b"])
         try:
+            client_server.moves_on(running, hosts.b.daemon)
             side, other = ((running.server, running.client) if victim == "server"
                            else (running.client, running.server))
             for pid in process.descendants(side.pid):
@@ -108,20 +108,23 @@ def _peer_killed(hosts):
 def _link_down(seconds, timeout):
     """Traffic must go on after the link was down, checked byte for byte, without an error."""
     def run(hosts):
-        place = hosts.apart(TEST_TIMEOUT=timeout)
-        running = place.start("/opt/programs/soak", "two_processes", 200_000, 5, 1, 4,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        running = soaking(hosts.apart(TEST_TIMEOUT=timeout), 5, 1, 4)
+
+        def moves():
+            before = client_server.moved(*hosts.daemons)
+            process.until(lambda: client_server.moved(*hosts.daemons) > before + 1000 or
+                          running.poll() is not None, 60, "operations of the soak")
         try:
-            time.sleep(1.5)
-            check(running.poll() is None, "ended too soon")
+            moves()
             hosts.cable.down()
             time.sleep(seconds)
             hosts.cable.up()
-            text = process.finish(running, 90)
+            # The first may have been on their way.
+            moves()
+            moves()
+            print(soaked(running))
         finally:
             process.end(running)
-        print(text)
-        check(running.returncode == 0 and "ok two_processes" in text, text)
         quiet(hosts)
     return run
 
@@ -133,11 +136,10 @@ def _ready_to_send(daemon):
 
 def _link_stays_down(hosts):
     """The queue pair fails when its retries are over (apart.nobody_there looks at the status)."""
-    running = client_server.Duet(hosts, ["ib_write_bw", "-F", "-D", "90"])
-    process.until(lambda: _ready_to_send(hosts.b.daemon), 10, "a queue pair in RTS")
-    time.sleep(0.5)
-    hosts.cable.down()
+    running = client_server.Duet(hosts, ["ib_write_bw", "-F", "-D", _ENDLESS])
     try:
+        client_server.moves_on(running, hosts.b.daemon)
+        hosts.cable.down()
         # What perftest prints then is in a buffer, and it waits for its partner with TCP's
         # patience: the daemon says what became of the queue pair.
         process.until(lambda: not _ready_to_send(hosts.b.daemon), 25, "no queue pair in RTS")
@@ -193,7 +195,7 @@ def _path_roce(hosts):
     try:
         seen = process.until(lambda: [path for path in paths(hosts.a.daemon, "isolation_probe")
                                       if path[0] and path[0] != "none"],
-                             5, "a QP on its way to nobody")
+                             20, "a QP on its way to nobody")
         check(all(path == "roce" and why for path, why in seen), f"not roce: {seen}")
         text = process.finish(running, 50)
         check(running.returncode == 0, text)

@@ -108,7 +108,7 @@ def _flood(hosts):
         # It accepts one, and waits for that to be there.
         idle = Side(hosts.server, ["rdma_server", "-p", _LISTENED])
         try:
-            with cm_floods.requests(hosts, attacker, [_LISTENED, _NOT_LISTENED], 220) as goes_on:
+            with cm_floods.requests(hosts, attacker, [_LISTENED, _NOT_LISTENED]) as goes_on:
                 def taken():  # the first, by who listens
                     goes_on()
                     return hosts.a.daemon.totals().get("qps")

@@ -8,6 +8,7 @@ import sys
 
 from . import process
 from .case import check
+from .client_server import ENDLESS
 
 # Port and kind of packets. Nobody reads what arrives at the sink: that is what it costs to be
 # flooded at all.
@@ -33,16 +34,19 @@ def sinks(hosts):
 
 
 @contextlib.contextmanager
-def flood(hosts, attacker, kind, rate, seconds=60):
-    """So many packets a second from the namespace `attacker` to either side."""
+def flood(hosts, attacker, kind, rate):
+    """So many packets a second from the namespace `attacker` to either side, from the first moment
+    to the last."""
     port, alike = kind
     running = []
     try:
         for place in (hosts.server, hosts.client):
             running.append(process.start(
                 [*attacker.enter(), hosts.stage.programs / "udp_flood", "datagrams", place.address,
-                 seconds, rate, alike, port], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                 ENDLESS, rate, alike, port], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True))
+        for one in running:
+            check(one.stdout.readline() == "begun\n", "the flood does not begin")
         yield
         check(all(one.poll() is None for one in running), "the flood ended too soon")
     finally:

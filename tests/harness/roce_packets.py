@@ -164,22 +164,26 @@ class Sender:
                 raise
 
 
-def attack(kind, seconds, targets, own, seed=1, rate=2000):
-    """Sends until `seconds` are over, `rate` packets a second at most.
+def attack(kind, seconds, targets, own, seed=1, rate=2000, least=0):
+    """Sends until `seconds` are over and there were `least` packets, `rate` a second at most; says
+    when it has begun, and in the end how many there were.
 
     A target: {"address", "peer", "qpns", "psns": [from, to], "memory", "key"}.
     """
-    rng, sender = random.Random(seed), Sender()
+    rng, sender, has_begun = random.Random(seed), Sender(), False
     end = time.monotonic() + seconds
     started = time.monotonic()
     for whole in _KINDS[kind](rng, targets, own):
         now = time.monotonic()
-        if now > end:
+        if now > end and sender.count >= least:
             break
         due = started + sender.count / rate
         if due > now:
             time.sleep(min(due - now, 0.05))
         sender.send(whole)
+        if not has_begun:
+            print("begun", flush=True)
+        has_begun = True
     print(sender.count, "packets", flush=True)
 
 

@@ -1,5 +1,6 @@
 /* Random operations of every kind over several QPs and threads, checked byte for byte against a
- * model. Arguments: operations, seed, threads, QPs a thread, largest message.
+ * model. Arguments: operations (0: until the standard input ends), seed, threads, QPs a thread,
+ * largest message.
  *
  * Each QP pair carries traffic both ways (soak_flow.h). After every round both sides meet and
  * compare the whole target memory with the model (soak_plan.h); every few rounds the connections
@@ -7,9 +8,11 @@
  * differs. */
 #include "soak_flow.h"
 
+#include <poll.h>
 #include <sched.h>
 
 #define ROUND_STEPS 2000
+#define SHORT_ROUND_STEPS 200 /* where the end may come at any time */
 #define ROUNDS_PER_CONNECTION 16
 #define MARGIN 512 /* checked memory on either side of the target MR */
 
@@ -158,10 +161,28 @@ static void compare_memory(struct end *e)
               "memory beside the MR was written");
 }
 
+static bool input_has_ended(void)
+{
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    char c;
+    return poll(&p, 1, 0) > 0 && read(STDIN_FILENO, &c, 1) == 0;
+}
+
+/* Operations of a flow after this round: the first side decides about the end. */
+static uint64_t left_after(struct side *s, uint64_t left, uint32_t steps)
+{
+    if (operations)
+        return left - steps;
+    char ours = !s->number && !input_has_ended(), theirs = 0;
+    swap(s->socket, &ours, &theirs, 1);
+    return ours || theirs ? left : 0;
+}
+
 static void *run_side(void *argument)
 {
     struct side *s = argument;
-    uint64_t left = operations / (2ull * threads * pairs_per_thread);
+    uint64_t left = operations ? operations / (2ull * threads * pairs_per_thread)
+                               : SHORT_ROUND_STEPS;
     s->random.state = seed ^ (s->index * 2 + s->number + 77);
     s->ends = calloc(pairs_per_thread, sizeof *s->ends);
     s->scratch = malloc(largest + 64);
@@ -171,17 +192,17 @@ static void *run_side(void *argument)
     for (unsigned i = 0; i < pairs_per_thread; i++)
         end_make(s, &s->ends[i], i);
     for (unsigned round = 0; left; round++) {
-        if (round % ROUNDS_PER_CONNECTION == 0)
+        if (round == 0 || (operations && round % ROUNDS_PER_CONNECTION == 0))
             connect_all(s);
         meet(s->socket);
         uint32_t steps = left < ROUND_STEPS ? (uint32_t)left : ROUND_STEPS;
         run_round(s, steps);
-        left -= steps;
+        left = left_after(s, left, steps);
         meet(s->socket);
         for (unsigned i = 0; i < pairs_per_thread; i++)
             compare_memory(&s->ends[i]);
         meet(s->socket);
-        if (!left || (round + 1) % ROUNDS_PER_CONNECTION == 0)
+        if (!left || (operations && (round + 1) % ROUNDS_PER_CONNECTION == 0))
             disconnect_all(s);
     }
     meet(s->socket);
@@ -241,11 +262,14 @@ static void start(void)
 
 static void finish(unsigned count)
 {
-    double seconds = (double)(now_ns() - started) / 1e9, bytes = 0;
-    for (unsigned i = 0; i < count; i++)
+    double seconds = (double)(now_ns() - started) / 1e9, bytes = 0, ours = 0;
+    for (unsigned i = 0; i < count; i++) {
         bytes += (double)sides[i].bytes;
+        for (unsigned k = 0; k < pairs_per_thread; k++)
+            ours += (double)sides[i].ends[k].out.retired;
+    }
     printf("%.1f s, %.0f operations a second, %.2f GB checked on this side\n", seconds,
-           (double)operations / seconds, bytes / 1e9);
+           ours * 2 * threads / count / seconds, bytes / 1e9);
 }
 
 TEST(two_processes)

@@ -10,8 +10,8 @@
 #define BATCH 32
 #define BYTES 256
 
-/* Random bytes. Arguments: IPv4 address, seconds, packets a second, whether they look like RoCE (1)
- * or not (0), and the port. */
+/* Random bytes; says when it has begun. Arguments: IPv4 address, seconds, packets a second, whether
+ * they look like RoCE (1) or not (0), and the port. */
 TEST(datagrams)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)argument(4, 4791))};
@@ -41,6 +41,10 @@ TEST(datagrams)
             }
         }
         int n = sendmmsg(s, messages, BATCH, 0);
+        if (n > 0 && !sent) {
+            puts("begun");
+            fflush(stdout);
+        }
         sent += n > 0 ? (uint64_t)n : 0;
         uint64_t due = start + sent * 1000000000u / rate, now = now_ns();
         if (n < 0 || due > now)
