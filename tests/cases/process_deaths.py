@@ -12,6 +12,9 @@ from harness.containers import Pair
 from harness.unprivileged_daemon import PlainPair
 
 
+_ENDLESS = str(client_server.ENDLESS)
+
+
 def _state(pair):
     return pair.daemon.totals(), process.descriptors(pair.daemon.pid)
 
@@ -54,7 +57,7 @@ def _one_side_of(program, side, *options):
         before = _settled(pair)
         rng = random.Random(7)
         for _ in range(2):
-            running = client_server.Duet(pair, [program, "-F", "-D", "90", *options])
+            running = client_server.Duet(pair, [program, "-F", "-D", _ENDLESS, *options])
             time.sleep(0.3 + rng.random())
             victim, other = ((running.server, running.client) if side == "server"
                              else (running.client, running.server))
@@ -106,7 +109,7 @@ def _whole_container(pair):
     before = _settled(pair)
     extra = pair.add(9)
     three = type("Three", (), {"server": pair.server, "client": extra})
-    running = client_server.Duet(three, ["ib_send_bw", "-F", "-D", "90"])
+    running = client_server.Duet(three, ["ib_send_bw", "-F", "-D", _ENDLESS])
     _linked(pair)
     extra.close()
     pair.parts.remove(extra)
@@ -122,15 +125,15 @@ def _whole_container(pair):
 
 def _daemon_dies(program, *options):
     """The daemon is killed while traffic runs, and a new one started before the traffic ends."""
-    def run(pair):
-        running = client_server.Duet(pair, [program, "-F", "-D", "7", *options])
+    def another(pair):
         _linked(pair)
         pair.daemon.kill()
         time.sleep(1)
-        check(running.client.poll() is None, f"ended with the daemon:\n{running.text(1)}")
         pair.daemon.start()
         client_server.run(pair, "ib_write_lat", "-F", "-n", "1000")  # served at once
-        outcome = running.finish(30)
+
+    def run(pair):
+        outcome = client_server.while_it_runs(pair, lambda _: another(pair), program, *options)
         table = client_server.rows(outcome.client, 4)  # with -D, latency tests print averages only
         check(len(table) == 1 and all(row[2] > 0 or row[3] > 0 for row in table.values()),
               outcome.client)
@@ -158,10 +161,12 @@ def _daemon_dies_below_a_domain(pair):
 
 
 def _daemon_dies_and_stays_dead(pair):
-    running = client_server.Duet(pair, ["ib_send_bw", "-F", "-D", "5"])
-    _linked(pair)
-    pair.daemon.kill()
-    running.finish(30)
+    def kill(_):
+        if pair.daemon.process.poll() is not None:  # it was too late the last time
+            pair.daemon.start()
+        _linked(pair)
+        pair.daemon.kill()
+    client_server.while_it_runs(pair, kill, "ib_send_bw")
     pair.daemon.start()
     client_server.run(pair, "ibv_rc_pingpong", "-g", client_server.gid_index(pair.server), "-c")
 
@@ -178,10 +183,10 @@ def groups():
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_bw"):
         cases += [Case(f"deaths.{program}_{side}", _one_side_of(program, side), 120)
                   for side in ("server", "client")]
-    cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)
+    cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 200)
               for program in ("ib_write_bw", "ib_send_bw", "ib_read_lat")]
     cases.append(Case("deaths.daemon_xrc_shared", _daemon_dies_below_a_domain, 60))
-    cases.append(Case("deaths.daemon_stays_dead", _daemon_dies_and_stays_dead, 60))
+    cases.append(Case("deaths.daemon_stays_dead", _daemon_dies_and_stays_dead, 200))
     return [Group("deaths", cases, Pair),
             Group("deaths.user", [Case("deaths.user.random_50", _random_deaths(50, 3), 120)],
                   PlainPair)]

@@ -10,6 +10,7 @@ from harness import client_server, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
+_WALLED, _BESIDE = ["ib_send_bw", "-F", "-D"], ["ib_write_bw", "-F", "-D"]
 _SURVIVOR = "made before the daemon was restarted"
 
 
@@ -25,8 +26,13 @@ def _peers(daemon):
 
 def _liar_after_a_restart(trio):
     """kill -9 of the daemon while traffic runs; somebody else claims the numbers first."""
-    running = client_server.Duet(trio, ["ib_send_bw", "-F", "-D", "12"])
-    process.until(lambda: len([q for q, why in _peers(trio.daemon).items() if why]) == 2, 10,
+    with client_server.going_on(trio, "ib_send_bw") as running:
+        _claimed(trio, running)
+    process.until(lambda: not any(_peers(trio.daemon).values()), 20, "closed as any other")
+
+
+def _claimed(trio, running):
+    process.until(lambda: len([q for q, why in _peers(trio.daemon).items() if why]) == 2, 20,
                   "a link")
     numbers = sorted(_peers(trio.daemon))
     trio.daemon.kill()
@@ -45,25 +51,27 @@ def _liar_after_a_restart(trio):
             peers = _peers(trio.daemon)
             return all(peers.get(number) == [_SURVIVOR] for number in numbers)
 
-        process.until(recorded, 20, f"both ends of the link: {_peers(trio.daemon)}")
+        process.until(recorded, 20, lambda: f"both ends of the link: {_peers(trio.daemon)}")
     finally:
         liar.stdin.close()
         process.end(liar)
     time.sleep(6)  # longer than anybody waits for another to announce itself
     check(recorded(), f"not recorded any more: {_peers(trio.daemon)}")
-    running.finish(30)
-    process.until(lambda: not any(_peers(trio.daemon).values()), 20, "closed as any other")
+    client_server.moves_on(running, trio.daemon)
 
 
 def _wall_ends_a_link(trio):
     """A packet filter that appears ends the link; another pair does not notice."""
     one, other, third = trio.containers
     walled = client_server.Duet(SimpleNamespace(server=other, client=third),
-                       ["ib_send_bw", "-F", "-D", "60"])
-    beside = client_server.Duet(SimpleNamespace(server=one, client=third), ["ib_write_bw", "-F",
-                                                                            "-D", "12"])
+                                [*_WALLED, str(client_server.ENDLESS)])
+    beside = client_server.Duet(SimpleNamespace(server=one, client=third),
+                                [*_BESIDE, str(client_server.ENDLESS)])
     try:
+        process.until(lambda: len(_peers(trio.daemon)) == 4 and all(_peers(trio.daemon).values()),
+                      20, lambda: f"two links: {_peers(trio.daemon)}")
         time.sleep(4)  # as many periods: links stay
+        client_server.each_moves(trio.daemon)
         check(walled.client.poll() is None and beside.client.poll() is None,
               f"{walled.text(1)}\n{beside.text(1)}")
         other.namespace.drop_udp(4791)
@@ -74,8 +82,8 @@ def _wall_ends_a_link(trio):
             raise Failure("a direct link goes on through a packet filter") from None
         print(f"ended {time.monotonic() - begun:.1f} s after the filter was there")
         check(walled.client.returncode != 0, walled.text(1))
-        outcome = beside.finish(30)
-        check(len(client_server.rows(outcome.client, 4)) == 1, outcome.client)
+        client_server.moves_on(beside, trio.daemon)
+        check(beside.client.poll() is None and beside.server.poll() is None, beside.text(1))
     finally:
         walled.abort()
         beside.abort()
@@ -93,6 +101,6 @@ def _trio(stage):
 
 def groups():
     """Three containers, of which the second is a liar, or gets a packet filter."""
-    cases = [Case("names.liar_after_a_restart", _liar_after_a_restart, 90),
-             Case("names.wall_ends_a_link", _wall_ends_a_link, 90)]
+    cases = [Case("names.liar_after_a_restart", _liar_after_a_restart, 150),
+             Case("names.wall_ends_a_link", _wall_ends_a_link, 150)]
     return [Group("names", cases, _trio, weight=WAITS)]
