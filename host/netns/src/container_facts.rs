@@ -48,7 +48,8 @@ pub struct ContainerFacts {
 /// calling thread has to be in the host's namespace.
 pub(crate) fn collect(namespace: &Namespace) -> io::Result<(ContainerFacts, Option<u64>)> {
     let number = namespace_id(namespace.as_fd())?;
-    let (found, cookie) = namespace.run(|| Ok((interfaces::list()?, netns::cookie().ok())))?;
+    let (found, cookie) =
+        namespace.run(|| Ok((network_interfaces::list()?, netns::cookie().ok())))?;
     let mut room = CONTAINER_ADDRESSES_MAX;
     let mut interfaces = Vec::new();
     for mut interface in found.into_iter().take(INTERFACES_MAX) {
@@ -58,7 +59,7 @@ pub(crate) fn collect(namespace: &Namespace) -> io::Result<(ContainerFacts, Opti
         };
         interface.addresses.truncate(room);
         room -= interface.addresses.len();
-        let interfaces::Interface { name, is_up, addresses, .. } = interface;
+        let network_interfaces::Interface { name, is_up, addresses, .. } = interface;
         interfaces.push(ContainerInterface { name, is_up, bridge, addresses });
     }
     Ok((ContainerFacts { name: name_of(namespace.identity()), interfaces }, cookie))

@@ -145,7 +145,7 @@ struct ChannelFiles {
 
 impl ChannelFiles {
     fn new() -> Option<ChannelFiles> {
-        let memory = memfd::create("omniverb channel", channel::BYTES as u64).ok()?;
+        let memory = memfd::create("omniverb channel", channel_layout::BYTES as u64).ok()?;
         Some(ChannelFiles { memory, ends: seqpacket::stream_pair().ok()? })
     }
 }

@@ -135,7 +135,7 @@ fn light(broker: &Broker, channel: &Channel) -> Vec<Socket> {
             unread: [side, 1 - side].map(|from| shown.unread(from, id)),
         })
     };
-    (0..channel::SHOWN).filter_map(socket).collect()
+    (0..channel_layout::SHOWN).filter_map(socket).collect()
 }
 
 /// Those of a process, each once.

@@ -166,7 +166,7 @@ fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {
         (time > Duration::ZERO).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
     };
     let before = before.filter(|_| socket.link != 0);
-    let ring = if socket.state == State::Light { channel::RING } else { RING };
+    let ring = if socket.state == State::Light { channel_layout::RING } else { RING };
     let full = |bytes: u32| (f64::from(bytes) * 100.0 / ring as f64).round() as u64;
     json!({
         "local": socket.local.to_string(),
@@ -296,7 +296,7 @@ mod tests {
             unread: [RING as u32 / 2, 0],
         };
         let shared = Socket { state: State::Shadow, reason: Reason::Shared, link: 0, ..carried };
-        let unread = [channel::RING as u32 / 4, 0];
+        let unread = [channel_layout::RING as u32 / 4, 0];
         let light = Socket { state: State::Light, is_across: false, link: 4, unread, ..carried };
         let listener = Listener { process: 1, local: ([0, 0, 0, 0], 6379).into() };
         let channel = |peer, is_across| {
