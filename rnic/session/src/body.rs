@@ -134,7 +134,8 @@ bodies! {
         /// Zero, or `RESUME_*`: there was a link to the same peer QP before the daemon was
         /// restarted; only record it, or what became of it.
         resume: u32,
-        reserved: u32,
+        /// Non-zero: this process can carry the link ([`crate::carried_links`]).
+        carries: u32,
     }
     /// Answer to `ConnectQp`: accepted. The link itself always comes as a `LinkReady` event, which
     /// may already be in the events socket. UD to nobody: `ENOENT`. A destination beyond this
@@ -230,7 +231,9 @@ bodies! {
         traced: u32,
         /// Operations that the peer may not ask of us, as in `LinkRefuses`.
         refused: u32,
-        reserved: u32,
+        /// Non-zero: the engine does not serve the link, the process carries it, and has both ends
+        /// ([`crate::carried_links`]).
+        carried: u32,
         /// The link's memory.
         memory: Extent,
         /// The bell's, if `bell_new`.

@@ -1,7 +1,7 @@
 //! Encodes messages to bytes, and decodes them.
 
 use crate::message_macros::messages;
-use crate::{VERSION, body::*, cm::*, limits::MESSAGE_BYTES_MAX};
+use crate::{VERSION, body::*, carried_links::*, cm::*, limits::MESSAGE_BYTES_MAX};
 use omniverb_terms::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -42,6 +42,7 @@ messages! {
     75 DisconnectCmId, 76 DestroyCmId, 77 QueryCmId, 78 CmIdQueried, 79 CmHappened,
     80 AttachGroup, 81 GroupAttached, 82 HandOver, 83 HandedOver,
     84 OpenQp, 85 QpOpened, 86 LetGo, 87 Pin, 88 Pinned, 89 GrantEnded,
+    90 CarriedPort, 91 PeerPort, 92 AttachLink, 93 GiveLink,
 }
 
 const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES_MAX);

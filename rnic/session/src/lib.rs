@@ -20,6 +20,7 @@
 
 pub mod agent_first_messages;
 pub mod body;
+pub mod carried_links;
 pub mod cm;
 mod codec;
 pub mod device_import_messages;

@@ -26,3 +26,7 @@ pub const STATISTICS_WORDS: usize = 16;
 
 /// Bytes of one statistics slot: two cache lines, so that two queue pairs never share one.
 pub const STATISTICS_SLOT_BYTES: usize = 8 * STATISTICS_WORDS;
+
+/// Bytes of the state of a connection that a process gives to the engine: room for the results of
+/// as many READs and atomics as a queue pair can have under way, which may be asked for again.
+pub const CARRIED_STATE_BYTES: usize = MESSAGE_BYTES_MAX - 16 - 16;

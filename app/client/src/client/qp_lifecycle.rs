@@ -260,7 +260,7 @@ pub(super) fn connect_message(qpn: Qpn, connection: &Connection, purpose: Purpos
         Purpose::Connect => 0,
         Purpose::Record => 1,
     };
-    ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
+    ConnectQp { qpn, dest_qpn, sgid, dgid, resume, carries: 0 }.into()
 }
 
 #[cfg(test)]

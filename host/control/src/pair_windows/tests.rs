@@ -50,7 +50,7 @@ fn ready() -> LinkReady {
         engine: 0,
         traced: 0,
         refused: 0,
-        reserved: 0,
+        carried: 0,
         memory: Extent::NONE,
         bell_memory: Extent::NONE,
     }

@@ -161,7 +161,7 @@ fn its_processes_link_with_each_other_only() {
     let [a, b, c] = [&one, &twin, &other].map(|process| bench.create(process));
     let gid = Gid::from(std::net::IpAddr::from([10, 9, 0, 1]));
     let to =
-        |qpn, dest_qpn| ConnectQp { qpn, dest_qpn, sgid: gid, dgid: gid, resume: 0, reserved: 0 };
+        |qpn, dest_qpn| ConnectQp { qpn, dest_qpn, sgid: gid, dgid: gid, resume: 0, carries: 0 };
     for (process, from, peer) in [(&other, c, a), (&one, a, b), (&twin, b, a)] {
         let (answer, _) = bench.say(process, to(from, peer));
         assert!(matches!(answer, Message::Connected(_)), "{answer:?}");

@@ -66,7 +66,7 @@ fn containers_on_one_wire_are_neighbours() {
     let (from, to) = (table(&mut a)[0], table(&mut b)[0]);
     let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
     let message =
-        ConnectQp { qpn: one, dest_qpn: other, sgid: from, dgid: to, resume: 0, reserved: 0 };
+        ConnectQp { qpn: one, dest_qpn: other, sgid: from, dgid: to, resume: 0, carries: 0 };
     assert_eq!(a.call(message.into()), Connected { qpn: one, ready: 1 }.into());
 
     // The owner of the daemon sees both.

@@ -329,7 +329,7 @@ fn machines_of_a_virtual_network_are_linked_by_vgids_and_no_packet_passes_their_
         sgid: gids[from],
         dgid: gids[to],
         resume: 0,
-        reserved: 0,
+        carries: 0,
     };
     for (from, to) in [(0, 1), (1, 0)] {
         assert!(matches!(clients[from].call(ask(from, to).into()), Message::Connected(_)));

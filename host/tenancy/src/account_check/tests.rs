@@ -36,7 +36,7 @@ fn qp(bench: &mut Bench, session: u64) -> Qpn {
 
 fn connect(bench: &mut Bench, session: u64, [qpn, dest_qpn]: [Qpn; 2], [from, to]: [u64; 2]) {
     let (sgid, dgid) = (gid(from), gid(to));
-    call(bench, session, ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 });
+    call(bench, session, ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, carries: 0 });
 }
 
 /// A process in each of two vNICs, linked.

@@ -90,7 +90,7 @@ impl Linker<'_> {
                     engine: 0,
                     traced: u32::from(traced),
                     refused: refused[this].bits(),
-                    reserved: 0,
+                    carried: 0,
                     memory: Extent::NONE,
                     bell_memory: Extent::NONE,
                 },

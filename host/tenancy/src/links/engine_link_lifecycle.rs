@@ -108,7 +108,7 @@ impl Linker<'_> {
             engine: 1,
             traced: 0,
             refused: refused.inbound.bits(),
-            reserved: 0,
+            carried: 0,
             memory: Extent::NONE,
             bell_memory: Extent::NONE,
         };

@@ -34,7 +34,7 @@ impl Pairing<'_> {
             let link = self.links.direct(key).filter(|link| link.place.is_none())?;
             let (sgid, dgid) = link.ways[usize::from(key.1 == peer)];
             let (resume, dest_qpn) = (RESUME_LINK, qpn);
-            Some((key, ConnectQp { qpn: peer, dest_qpn, sgid, dgid, resume, reserved: 0 }))
+            Some((key, ConnectQp { qpn: peer, dest_qpn, sgid, dgid, resume, carries: 0 }))
         });
         for (key, announcement) in survivors.collect::<Vec<_>>() {
             self.unlinker().remove_link(key);

@@ -219,7 +219,7 @@ fn lies() -> impl Strategy<Value = Vec<(u8, Message)>> {
             }
         ),
         (own.clone(), number.clone(), at, 0u32..3).prop_map(|(qpn, dest_qpn, dgid, resume)| {
-            ConnectQp { qpn, dest_qpn, sgid: gid(3), dgid, resume, reserved: 0 }.into()
+            ConnectQp { qpn, dest_qpn, sgid: gid(3), dgid, resume, carries: 0 }.into()
         }),
         (own.clone(), number.clone())
             .prop_map(|(qpn, peer_qpn)| DisconnectQp { qpn, peer_qpn }.into()),

@@ -455,15 +455,8 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }),
         (qpn.clone(), qpn.clone(), gid.clone(), gid, 0u32..3).prop_map(
             |(qpn, dest_qpn, sgid, dgid, resume)| {
-                ConnectQp {
-                    qpn: Qpn(qpn),
-                    dest_qpn: Qpn(dest_qpn),
-                    sgid,
-                    dgid,
-                    resume,
-                    reserved: 0,
-                }
-                .into()
+                ConnectQp { qpn: Qpn(qpn), dest_qpn: Qpn(dest_qpn), sgid, dgid, resume, carries: 0 }
+                    .into()
             }
         ),
         qpn.clone().prop_map(|qpn| DestroyQp { qpn: Qpn(qpn), reserved: 0 }.into()),

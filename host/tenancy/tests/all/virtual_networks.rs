@@ -101,7 +101,7 @@ fn new_qp(bench: &mut Bench, session: u64, service: Service) -> Qpn {
 
 fn connect(bench: &mut Bench, session: u64, qpn: Qpn, (dest_qpn, dgid): (Qpn, Gid)) {
     let sgid = name(bench, session);
-    let ask = ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 };
+    let ask = ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, carries: 0 };
     assert!(matches!(said(bench, session, ask), Some(Message::Connected(c)) if c.qpn == qpn));
 }
 
@@ -269,7 +269,7 @@ fn forged_names_cost_bounded_memory_and_other_processes_nothing() {
     let forged = |n: u32| Gid::new((u128::from(n) << 64 | 0xfd00_u128 << 112).to_be_bytes());
     let ask = |qpn, n| {
         let (dest_qpn, dgid) = (Qpn(2 + n), forged(n));
-        ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 }
+        ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, carries: 0 }
     };
     for n in 0..20_000 {
         for qpn in [victim, own, Qpn(0x60_0000 + n)] {

@@ -263,7 +263,7 @@ pub fn gid(ip: &str) -> Gid {
 }
 
 pub fn connect(qpn: Qpn, dest_qpn: Qpn, from: &str, to: &str) -> ConnectQp {
-    ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(to), resume: 0, reserved: 0 }
+    ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(to), resume: 0, carries: 0 }
 }
 
 /// The next event that is not about addresses, which the kernel changes when it likes.

@@ -172,7 +172,7 @@ pub fn keep_qp(bench: &mut Bench, session: u64, service: Service, qpn: Qpn) -> O
 }
 
 pub fn to(qpn: Qpn, from: u64, dest_qpn: Qpn, dest: u64) -> ConnectQp {
-    ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(dest), resume: 0, reserved: 0 }
+    ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(dest), resume: 0, carries: 0 }
 }
 
 pub fn mr(bench: &mut Bench, session: u64, pd: u32, access: u32) -> Rkey {

@@ -74,7 +74,7 @@ fn ready(bell: u64, offset: u64) -> Message {
         engine: 1,
         traced: 0,
         refused: 0,
-        reserved: 0,
+        carried: 0,
         memory: Said::NONE,
         bell_memory,
     }
