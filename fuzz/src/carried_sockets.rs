@@ -108,7 +108,7 @@ pub fn gateway(bytes: &[u8]) {
             for piece in &pieces {
                 let is_of_frames = frames.start <= piece.start && piece.end <= frames.end;
                 let lane = channel_layout::lane_ring(side, 0)
-                    ..channel::lane_ring(side, LANES - 1) + channel_layout::LANE;
+                    ..channel_layout::lane_ring(side, LANES - 1) + channel_layout::LANE;
                 let is_of_lanes = lane.start <= piece.start && piece.end <= lane.end;
                 assert!(piece.start <= piece.end && (is_of_frames || is_of_lanes), "{piece:?}");
             }

@@ -360,7 +360,7 @@ mod tests {
     }
 
     fn offer(client: &Arc<Client>, (from, remote): RouteAddresses) -> Offer {
-        let names = tcp_connection::TcpAddresses { local: (from, 4000).into(), remote };
+        let names = tcp_connection_state::TcpAddresses { local: (from, 4000).into(), remote };
         let namespace = client.namespace;
         let connection = TcpConnection { names, cookie: 1, namespace, is_bound: false };
         Offer { client: client.clone(), tag: 1, connection, accepted: None }

@@ -102,7 +102,7 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
     };
     assert!(memfd::seal_future_write(memory.as_fd()).is_err(), "its seals are not final");
     let (ours, theirs) = (map(memory), map(far_memory));
-    assert!((0..channel::BYTES / 8).all(|word| ours.load(word * 8, Ordering::Relaxed) == 0));
+    assert!((0..channel_layout::BYTES / 8).all(|word| ours.load(word * 8, Ordering::Relaxed) == 0));
     ours.store(channel_layout::BYTES - 8, 7, Ordering::Relaxed);
     assert_eq!(theirs.load(channel_layout::BYTES - 8, Ordering::Relaxed), 7);
     let mut bytes = [0; 8];
