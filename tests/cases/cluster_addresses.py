@@ -199,31 +199,35 @@ def _by_address(scene):
     virtual_networks.by_address(scene)
 
 
+@contextlib.contextmanager
 def _datagrams(scene):
-    """A program of datagrams that runs for a while: a single one that is lost would stop it."""
-    words = virtual_networks.pingpong_words("ibv_ud_pingpong", 30000)
-    return client_server.Duet(scene.pairs["blue"], words)
+    """A program of datagrams meanwhile: a single one that is lost would stop it."""
+    daemons = [node.daemon for node in scene.nodes]
+    words = ["ib_send_lat", "-c", "UD", "-x", "0", "-s", "1000"]
+    with client_server.going_on(scene.pairs["blue"], *words) as running:
+        client_server.moves_on(running, *daemons)
+        yield
+        client_server.moves_on(running, *daemons)
 
 
 def _undisturbed(scene):
     """Agents and etcd are killed, and come again: what runs is not disturbed."""
     scene.ready()
-    running = _datagrams(scene)
-    for node in scene.nodes:
-        node.agent.kill()
-    scene.etcd.kill()
-    scene.etcd.start()
-    for node in scene.nodes:
-        node.start_agent()
-    for node in scene.nodes:
-        node.agent.says("etcd answers")
-    scene.ready()
-    # An agent that ends as it is told to leaves its addresses to the next one.
-    process.end(scene.nodes[1].agent.process)
-    check(scene.announced()[f"blue/{_PREFIX}.2"] == "b", f"{scene.announced()}")
-    scene.nodes[1].start_agent()
-    scene.nodes[1].agent.says("etcd answers")
-    virtual_networks.check_pingpong(running.finish(120))
+    with _datagrams(scene):
+        for node in scene.nodes:
+            node.agent.kill()
+        scene.etcd.kill()
+        scene.etcd.start()
+        for node in scene.nodes:
+            node.start_agent()
+        for node in scene.nodes:
+            node.agent.says("etcd answers")
+        scene.ready()
+        # An agent that ends as it is told to leaves its addresses to the next one.
+        process.end(scene.nodes[1].agent.process)
+        check(scene.announced()[f"blue/{_PREFIX}.2"] == "b", f"{scene.announced()}")
+        scene.nodes[1].start_agent()
+        scene.nodes[1].agent.says("etcd answers")
     scene.ready()
     _programs(scene)
 
@@ -249,16 +253,15 @@ def _rotation(scene):
     scene.ready()
     pair = scene.pairs["blue"]
     before = [virtual_networks.gids_of(place) for place in (pair.server, pair.client)]
-    running = _datagrams(scene)
-    scene.keys["blue"] = "ab" * 16
-    printed = scene.apply()
-    check("SECRET -> SECRET" in printed and "abab" not in printed, printed)
 
     def is_new():
         now = [virtual_networks.gids_of(place) for place in (pair.server, pair.client)]
         return now[0] != before[0] and now[1] != before[1]
-    process.until(is_new, 30, scene.logs)
-    virtual_networks.check_pingpong(running.finish(120))
+    with _datagrams(scene):
+        scene.keys["blue"] = "ab" * 16
+        printed = scene.apply()
+        check("SECRET -> SECRET" in printed and "abab" not in printed, printed)
+        process.until(is_new, 30, scene.logs)
     # Addresses are announced with the new key.
     process.until(lambda: not _open_problems(scene), 60, scene.logs)
     scene.ready()

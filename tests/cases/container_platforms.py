@@ -161,7 +161,7 @@ def _verbs(platform):
 def _ends_at_work(platform):
     """Two containers have a direct link, and are removed while they use it."""
     daemon = platform.host.daemon
-    with contextlib.closing(_Pair(platform, "ib_write_lat", "-D", "60")) as pair:
+    with contextlib.closing(_Pair(platform, "ib_write_lat", "-D", "3600")) as pair:
         def paths():
             return [qp.get("path") for qp in daemon.queue_pairs()]
         process.until(lambda: paths() == ["direct", "direct"], 20,

@@ -11,6 +11,7 @@ from harness import client_server, roce_flood_payloads, process
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
 
+_ENDLESS = str(client_server.ENDLESS)
 _CONSENT_SECONDS = 2
 # Packets a second to each victim, where the machine can send so many.
 _RATE = 100_000
@@ -59,7 +60,7 @@ def _goes_on_and_begins(kinds, forged, place):
     one, other, third, _ = place.containers
     words = ["-x", _index_of_six(one)] if forged == 6 else []
     old = client_server.Duet(SimpleNamespace(server=one, client=third),
-                    ["ib_send_bw", "-F", "-s", "64", "-D", str(_FLOOD_SECONDS + 30), *words])
+                    ["ib_send_bw", "-F", "-s", "64", "-D", _ENDLESS, *words])
     try:
         process.until(lambda: _ways(place.daemon) == ["direct", "direct"], 20,
                       lambda: f"a direct link: {_ways(place.daemon)}")
@@ -78,24 +79,21 @@ def _goes_on_and_begins(kinds, forged, place):
 
 def _begins(place, one, other, words=()):
     """A new connection beside the one that there is, which is direct."""
-    new = client_server.Duet(SimpleNamespace(server=one, client=other),
-                    ["ib_send_bw", "-F", "-s", "64", "-D", "2", *words])
-    try:
+    sides = SimpleNamespace(server=one, client=other)
+    with client_server.going_on(sides, "ib_send_bw", "-s", "64", *words) as new:
         process.until(lambda: len(_ways(place.daemon)) == 4, 20,
                       lambda: f"another link: {_ways(place.daemon)} {new.text(1)}")
         ways = _ways(place.daemon)
         check(set(ways) == {"direct"}, f"{ways}: {place.daemon.status()}")
-        new.finish(40)
-        process.until(lambda: len(_ways(place.daemon)) <= 2, 20, "the end of the other link")
-    finally:
-        new.abort()
+        client_server.each_moves(place.daemon)
+    process.until(lambda: len(_ways(place.daemon)) <= 2, 20, "the end of the other link")
 
 
 def _wall_in_a_flood(place):
     """A packet filter that appears while somebody floods ends the link all the same."""
     one, _, third, _ = place.containers
     walled = client_server.Duet(SimpleNamespace(server=one, client=third),
-                       ["ib_send_bw", "-F", "-D", "90"])
+                       ["ib_send_bw", "-F", "-D", _ENDLESS])
     try:
         process.until(lambda: _ways(place.daemon) == ["direct", "direct"], 20,
                       lambda: f"a direct link: {_ways(place.daemon)}")

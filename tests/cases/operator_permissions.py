@@ -97,15 +97,16 @@ def _host_network(pair):
 
 def _disconnect(pair):
     """All links of a device end at once; its programs and their peers are told."""
-    running = client_server.Duet(pair, ["ib_send_bw", "-F", "-D", "20"])
-    process.until(lambda: pair.daemon.vnic(pair.server.namespace)["direct_links"] >= 1, 10,
+    running = client_server.Duet(pair, ["ib_send_bw", "-F", "-D",
+                                        str(client_server.ENDLESS)])
+    process.until(lambda: (pair.daemon.vnic(pair.server.namespace) or {}).get("direct_links"), 20,
                   "a link")
     began = time.monotonic()
     text = pair.daemon.omniverb("vnic", "disconnect", f"pid:{pair.server.namespace.pid}")
     check("links ended" in text and ": 0 links" not in text, text)
     process.until(lambda: (pair.daemon.vnic(pair.server.namespace) or {}).get("direct_links", 0)
                   == 0, 5, "the end of the links")
-    process.until(lambda: not pair.daemon.status()["vnics"], 15, "the end of the programs")
+    process.until(lambda: not pair.daemon.status()["vnics"], 30, "the end of the programs")
     print(f"{time.monotonic() - began:.1f} s until both programs had ended")
     running.abort()
 
@@ -113,10 +114,12 @@ def _disconnect(pair):
 def _audit(pair):
     """A line when a link is made, a line when it ends, each with both ends."""
     client_server.run(pair, "ib_send_lat", "-F", "-n", "100")
-    lines = [line for line in pair.daemon.log().splitlines() if "audit event=" in line]
     for event in ("linked", "unlinked"):
-        found = [line for line in lines if f"event={event} " in line and "path=direct" in line]
-        check(found, f"{event}: {lines}")
+        def lines(event=event):
+            return [line for line in pair.daemon.log().splitlines()
+                    if f"audit event={event} " in line and "path=direct" in line]
+        # The daemon may not have heard of the end yet.
+        found = process.until(lines, 20, lambda event=event: f"{event}: {pair.daemon.log()}")
         for word in ("type=RC", " qpn=0x", "peer_qpn=0x", "vnic=vnic-", "peer_vnic=vnic-", "pid=",
                      "peer_pid=", "uid=0", "gid=10.77.0.1", "gid=10.77.0.2"):
             check(word in found[-1], f"{word}: {found[-1]}")

@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import sys
-import time
 import types
 
 from harness import client_server, process, roce_packets
@@ -18,6 +17,7 @@ from harness.rdma_cm_client_server import both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.simulated_host import Hosts
 
+_ENDLESS = str(client_server.ENDLESS)
 _PREFIX = "192.168.7"
 # By policy: containers' numbers, and addresses on hosts a and b.
 _POLICIES = {"gold": ((1, 2), ("192.0.2.51", "192.0.2.52")),
@@ -154,9 +154,9 @@ def _changed(scene):
     a, b = scene.both
     pair, (here, _) = scene.pairs["gold"], _POLICIES["gold"][1]
     before = json.loads(a.daemon.omniverb("vnic", "show", "gold1", "--json"))["gid"]
-    running = client_server.Duet(pair, ["ib_write_bw", "-F", "-x", "0", "-D", "60"])
+    running = client_server.Duet(pair, ["ib_write_bw", "-F", "-x", "0", "-D", _ENDLESS])
     try:
-        process.until(lambda: any(qp["peers"] for qp in a.daemon.queue_pairs()), 10, "a link")
+        client_server.moves_on(running, a.daemon, scene.hosts.b.daemon)
         a.daemon.omniverb("policy", "set", "gold", "--underlay", "192.0.2.55")
         check(running.client.wait(30) != 0, "the connection outlives the address")
     finally:
@@ -248,8 +248,9 @@ def _restarts(scene):
     check(_addresses(a) == [f"{_UNDERLAYS[0]}/24"], f"{_addresses(a)}")
     a.daemon.start()
     _exchange(scene, 50)
-    running = client_server.Duet(scene.pairs["gold"], ["ib_write_bw", "-F", "-x", "0", "-D", "8"])
-    process.until(lambda: any(qp["peers"] for qp in a.daemon.queue_pairs()), 10, "a link")
+    running = client_server.Duet(scene.pairs["gold"], ["ib_write_bw", "-F", "-x", "0", "-D",
+                                                       _ENDLESS])
+    client_server.moves_on(running, a.daemon, scene.hosts.b.daemon)
     a.daemon.kill()
     a.daemon.start()
     _has(a, _POLICIES["gold"][1][0])
@@ -307,9 +308,10 @@ def _forged(scene):
     for source in (gold, silver):
         _has(b, source)
     process.until(lambda: not b.daemon.left(), 20, "no program on the sender's host")
-    # As long as it runs, no other process there has the port.
+    # As long as it, or a helper of it, runs no other process there has the port.
     b.daemon.kill()
-    time.sleep(1)
+    process.until(lambda: not process.run([*b.switch.enter(), "ss", "-Huln", "sport = 4791"]), 20,
+                  "the port to be free")
     for source in (gold, silver):
         with contextlib.suppress(Failure):
             b.switch.ip("address", "add", f"{source}/32", "dev", "bridge")
@@ -327,7 +329,8 @@ def _forged(scene):
                 (gold, roce_packets.PORT, "silver4", False),
                 (gold, 0xC123, "gold2", False),
                 (gold, roce_packets.PORT, "gold2", True)):
-            words = json.dumps({**order, "from": [source, port], "sender": numbers[sender]})
+            words = json.dumps({**order, "from": [source, port], "sender": numbers[sender],
+                                "patience": 15 if answered else 2})
             said = process.run([*b.switch.enter(), sys.executable, "-B",
                                 pathlib.Path(__file__).resolve(), words],
                                env={**os.environ,
@@ -352,7 +355,7 @@ def _request(order):
     whole = roce_packets.datagram(source, order["to"], bytes(body), True, port)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind((source, port))
-        sender.settimeout(2)
+        sender.settimeout(order["patience"])
         sender.sendto(whole[28:], (order["to"], roce_packets.PORT))
         try:
             sender.recv(4096)

@@ -63,7 +63,7 @@ class Container:
         line = [*self._crun(), "run", "--detach", "--bundle", self.bundle,
                 "--pid-file", self.bundle / "pid", self.name]
         with open(log, "wb") as output:  # the container keeps it, so it cannot be a pipe
-            status = process.start(line, stdout=output, stderr=output).wait(20)
+            status = process.start(line, stdout=output, stderr=output).wait(40)
         if status:
             raise Failure(f"crun run: {process.how(status)}\n{log.read_text(errors='replace')}")
         self.created = True

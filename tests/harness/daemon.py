@@ -29,9 +29,9 @@ class Daemon:
              *self.arguments],
             stdout=log, stderr=log, env=environment())
         log.close()
-        process.until(lambda: self.socket.exists() or self.process.poll() is not None, 10,
+        process.until(lambda: self.socket.exists() or self.process.poll() is not None, 30,
                       "the daemon's socket")
-        process.until(self._answers, 10, f"an answer of the daemon\n{self.log()}")
+        process.until(self._answers, 30, lambda: f"an answer of the daemon\n{self.log()}")
 
     def _answers(self):
         if self.process.poll() is not None:

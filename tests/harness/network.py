@@ -17,7 +17,7 @@ class Namespace:
         self.mounts = []
         self.holder = process.start(["unshare", "--net", "sleep", "86400"])
         ours = _identity("self")
-        process.until(lambda: _identity(self.holder.pid) not in (None, ours), 5,
+        process.until(lambda: _identity(self.holder.pid) not in (None, ours), 20,
                       "a network namespace")
         self.ip("link", "set", "lo", "up")
 
