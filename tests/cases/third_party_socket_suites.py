@@ -12,7 +12,8 @@ import tomllib
 from cases import carried_sockets, light_connections, preloaded_sockets
 from harness import staging
 from harness.case import ALONE, Case, Group, check
-from harness.third_party_socket_suites import BACK_ENDS, Event, Ltp, Nginx, Python, Redis, Tokio, Uv
+from harness.run_third_party_socket_suites import (BACK_ENDS, Event, Ltp, Nginx, Python, Redis,
+                                                   Tokio, Uv)
 
 # How often a test that differs is looked at again.
 _LOOKS = 4
