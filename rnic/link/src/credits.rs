@@ -50,6 +50,16 @@ impl Credits {
         (self.seen as u32).wrapping_sub(self.used)
     }
 
+    /// Receives used so far, modulo 2^32.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Goes on after so many. What the peer has is looked up at once.
+    pub(crate) fn resume(&mut self, used: u32) {
+        *self = Credits { used, seen: u64::from(used) };
+    }
+
     /// A message that takes a receive was sent.
     #[inline(always)]
     pub(crate) fn spend(&mut self) {

@@ -46,6 +46,19 @@ pub(crate) struct NapState {
     pub(crate) sent: u64,
 }
 
+/// How far an end is: bytes ever sent on its rings, or taken from them, and receives of the peer
+/// that it has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // named as the rings of `Endpoint`
+pub struct EndpointPositions {
+    pub requests_out: u64,
+    pub requests_in: u64,
+    pub responses_out: u64,
+    pub responses_in: u64,
+    /// Messages sent that took a receive which the peer had promised, modulo 2^32.
+    pub receives_used: u32,
+}
+
 /// What became of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseOutcome {
@@ -119,6 +132,32 @@ impl Endpoint {
             naps: NapState::default(),
             publish_at: request_bytes as u64 / 8,
         })
+    }
+
+    // --- handover -----------------------------------------------------------------------------
+
+    /// Where this end is in the rings: what another end over the same memory goes on with.
+    #[must_use]
+    pub fn positions(&self) -> EndpointPositions {
+        EndpointPositions {
+            requests_out: self.requests_out.position(),
+            requests_in: self.requests_in.position(),
+            responses_out: self.responses_out.position(),
+            responses_in: self.responses_in.position(),
+            receives_used: self.credits.used(),
+        }
+    }
+
+    /// Goes on, before anything was sent or taken, where another end has ended. False: no end is
+    /// ever there. A wrong position reads and writes nothing outside the rings, and breaks the link
+    /// or garbles it.
+    #[must_use]
+    pub fn resume_at(&mut self, positions: &EndpointPositions) -> bool {
+        self.credits.resume(positions.receives_used);
+        self.requests_out.resume_at(positions.requests_out)
+            && self.requests_in.resume_at(positions.requests_in)
+            && self.responses_out.resume_at(positions.responses_out)
+            && self.responses_in.resume_at(positions.responses_in)
     }
 
     // --- requests out -------------------------------------------------------------------------

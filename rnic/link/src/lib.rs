@@ -20,7 +20,7 @@ mod request_ring_peek;
 
 pub use captured_operations_ring::{Trace, TraceReader, Tracer};
 pub use credits::Credit;
-pub use endpoint::{Doorbell, Endpoint, EndpointParts, ResponseOutcome};
+pub use endpoint::{Doorbell, Endpoint, EndpointParts, EndpointPositions, ResponseOutcome};
 pub use granted_page_use::PeerPageAccess;
 pub use omniverb_ring::Broken;
 pub use payload_source::{Source, UnfilledRecord};

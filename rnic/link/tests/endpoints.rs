@@ -2,7 +2,9 @@
 
 use omniverb_link::Credit;
 use omniverb_link::layout::{self, RNR_VALID, word};
-use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Nak, Request, Response};
+use omniverb_link::{
+    Broken, Doorbell, Endpoint, EndpointParts, EndpointPositions, Nak, Request, Response,
+};
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{DoorbellPage, UserMemory, Window, WordMemory};
@@ -184,6 +186,50 @@ fn credits_count_beyond_32_bits() {
     // The greatest count and floor are not mistaken for "no credits".
     receiver.publish_credits(u32::MAX, u32::MAX);
     assert_ne!(sender.credit(), Credit::Unpromised);
+}
+
+#[test]
+fn another_end_goes_on_where_one_has_ended() {
+    let Link { ends: [mut application, mut first], memory, ringers } = link();
+    application.publish_credits(3, 8);
+    let send = |end: &mut Endpoint, byte: u8| {
+        assert_ne!(end.credit(), Credit::None);
+        end.use_credit();
+        UserMemory::lend(&[byte], |byte| end.send_request(&SEND, 1, [&byte])).unwrap()
+    };
+    assert!(send(&mut first, 1) && send(&mut first, 2));
+    assert_eq!(application.send_request(&SEND, 0, []), Ok(true));
+    let data = Response::ReadData { last: true };
+    assert_eq!(application.send_response(&data, UserMemory::EMPTY), Ok(true));
+    let (_, record) = first.next_response().unwrap().unwrap();
+    first.pass_response(&record);
+    let positions = first.positions();
+    drop(first);
+    let mut next = Endpoint::new(EndpointParts {
+        memory,
+        side: 1,
+        request_bytes: REQUESTS,
+        response_bytes: RESPONSES,
+        doorbell: ringers[1].clone(),
+        peer_slot: 6,
+    })
+    .unwrap();
+    assert!(!next.resume_at(&EndpointPositions { responses_in: 4, ..positions }));
+    assert!(next.resume_at(&positions));
+    assert_eq!(next.positions(), positions);
+    assert_eq!(next.next_response(), Ok(None));
+    assert!(next.next_request().unwrap().is_some(), "it was not taken before");
+    assert!(send(&mut next, 3));
+    assert_eq!(next.credit(), Credit::None, "three receives in all");
+    for expected in 1..=3 {
+        let (_, record) = application.next_request().unwrap().unwrap();
+        let mut byte = [0];
+        UserMemory::lend_mut(&mut byte, |byte| application.request_payload(&record, 0, byte));
+        assert_eq!(byte[0], expected);
+        application.pass_request(&record);
+    }
+    application.publish_requests();
+    assert_eq!(next.request_consumed(next.request_position()), Ok(true));
 }
 
 #[test]

@@ -51,6 +51,14 @@ pub const fn room_of(extra: usize, length: usize) -> u64 {
     2 * record_bytes(extra, length) as u64 - 8
 }
 
+/// Positions are less than this, for as long as a computer lasts: sums of them do not wrap.
+const POSITION_END: u64 = 1 << 62;
+
+/// Whether a ring can have come this far: records are whole words.
+fn is_possible(position: u64) -> bool {
+    position.is_multiple_of(8) && position < POSITION_END
+}
+
 /// The sending end. There is one per ring.
 pub struct Producer<M> {
     ring: M,
@@ -71,6 +79,19 @@ impl<M: WordMemory> Producer<M> {
         let capacity = ring.length();
         assert!(capacity.is_power_of_two() && capacity >= CAPACITY_MIN);
         Self { ring, words, consumed_word, capacity: capacity as u64, position: 0, consumed: 0 }
+    }
+
+    /// Goes on where another producer of the same ring has ended: so many bytes were ever written.
+    /// False: no producer ever ends there.
+    #[must_use]
+    pub fn resume_at(&mut self, position: u64) -> bool {
+        let may = is_possible(position);
+        if may {
+            self.position = position;
+            // The least that a consumer can have said; the first look finds the right one.
+            self.consumed = position.saturating_sub(self.capacity);
+        }
+        may
     }
 
     /// Largest payload that one record takes: a quarter of the ring, so that several are under way.
@@ -209,6 +230,18 @@ impl<M: WordMemory> Consumer<M> {
         let capacity = ring.length();
         assert!(capacity.is_power_of_two() && capacity >= CAPACITY_MIN);
         Self { ring, words, consumed_word, capacity, position: 0, published: 0 }
+    }
+
+    /// Goes on where another consumer of the same ring has ended, and publishes that. False: no
+    /// consumer ever ends there.
+    #[must_use]
+    pub fn resume_at(&mut self, position: u64) -> bool {
+        let may = is_possible(position);
+        if may {
+            self.position = position;
+            self.publish();
+        }
+        may
     }
 
     /// Whether there is something at the head; the cheapest question there is.

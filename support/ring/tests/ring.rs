@@ -137,6 +137,35 @@ proptest! {
         prop_assert_eq!(receive(&mut consumer), Ok(None));
     }
 
+    /// Other ends go on at any moment where these have ended.
+    #[test]
+    fn other_ends_go_on(size in 8..12u32, steps in steps()) {
+        let Ring { ring, words, mut producer, mut consumer } = ring(1 << size);
+        let mut model = VecDeque::new();
+        for (number, step) in steps.iter().enumerate() {
+            match record(step, producer.payload_max()) {
+                Some(record) => {
+                    if send(&mut producer, &record) == Ok(true) {
+                        model.push_back(record);
+                    }
+                }
+                None => prop_assert_eq!(receive(&mut consumer), Ok(model.pop_front())),
+            }
+            if number % 3 == 0 {
+                let position = producer.position();
+                producer = Producer::new(ring.clone(), words.clone(), 8);
+                prop_assert!(producer.resume_at(position) && !producer.resume_at(position + 4));
+                prop_assert!(producer.consumed(position).is_ok());
+            }
+            if number % 4 == 0 {
+                let position = consumer.position();
+                consumer = Consumer::new(ring.clone(), words.clone(), 8);
+                prop_assert!(consumer.resume_at(position) && !consumer.resume_at(u64::MAX - 7));
+                prop_assert_eq!(producer.consumed(position), Ok(position));
+            }
+        }
+    }
+
     /// An empty ring takes a record of any size at any place.
     #[test]
     fn an_empty_ring_has_room(size in 8..12u32, shapes in prop::collection::vec(steps(), 1..4)) {
