@@ -5,6 +5,7 @@ use crate::delay_notice::DelayMeter;
 use crate::operation_rate_permit::OperationPermit;
 use crate::requester::Requester;
 use crate::responder::Responder;
+use crate::snapshot::{ConnectionSnapshot, RequesterSnapshot, ResponderSnapshot, SnapshotError};
 use crate::upper_layer::{LateAnswer, RunOutcome, Ticket, UpperLayer};
 use crate::work_request::{Event, Request, Status, SubmitError};
 use crate::{Acknowledgements, Config, ConfigError, DelayNotices, Time};
@@ -93,6 +94,8 @@ pub struct Connection {
     let_by: bool,
     /// What the peer knows of answers that wait.
     delays: DelayMeter,
+    /// Requests of the peer are not looked at: it is to send them again, to another end.
+    rests: bool,
 }
 
 impl Connection {
@@ -108,6 +111,7 @@ impl Connection {
             answered_last: false,
             let_by: false,
             delays: DelayMeter::default(),
+            rests: false,
         })
     }
 
@@ -182,6 +186,7 @@ impl Connection {
             Operation::Notification => {}
             // It asks, and is not asked (A14).
             _ if self.config.service == Service::XrcSend => {}
+            _ if self.rests => {}
             _ => self.responder.handle_request(&self.config, packet, upper),
         }
     }
@@ -198,6 +203,9 @@ impl Connection {
     /// Takes packets that follow each other, as if each came by itself. If it takes nothing, each
     /// has to.
     pub fn handle_run(&mut self, run: &WriteRun<'_>, upper: &mut impl UpperLayer) -> RunOutcome {
+        if self.rests {
+            return RunOutcome::Nothing;
+        }
         self.responder.handle_run(&self.config, run, upper)
     }
 
@@ -354,6 +362,42 @@ impl Connection {
         while self.requester.poll_event().is_some() {}
         self.notify = false;
         self.responder.has_refused()
+    }
+
+    /// Nothing more is taken from the peer but answers, as if it were lost on the way: soon all
+    /// that was taken is answered, and another end can go on.
+    pub fn rest(&mut self) {
+        self.rests = true;
+    }
+
+    /// The state, for another end to go on with; nothing may be asked of this one afterwards.
+    /// `None`: the layer above has to answer a READ or an atomic, or the connection is ending, or
+    /// events are left.
+    pub fn snapshot(&mut self) -> Option<ConnectionSnapshot> {
+        let responder = self.responder.snapshot(&self.config)?;
+        Some(ConnectionSnapshot { responder, requester: self.requester.snapshot()? })
+    }
+
+    /// The oldest request that is not over.
+    pub fn oldest_request(&self) -> Option<&Request> {
+        self.requester.oldest()
+    }
+
+    /// The receiving half, of a connection that has taken nothing, goes on where another has ended.
+    pub fn restore_responder(&mut self, state: &ResponderSnapshot) -> Result<(), SnapshotError> {
+        self.responder.restore(&self.config, state)
+    }
+
+    /// Likewise the sending half, after [`Connection::ready_to_send`]. What was under way is then
+    /// submitted again, and [`Connection::resume_sent`] follows before anything else.
+    pub fn restore_requester(&mut self, state: &RequesterSnapshot) -> Result<(), SnapshotError> {
+        self.requester.restore(&self.config, state)
+    }
+
+    /// What was submitted since [`Connection::restore_requester`] was sent before, as far as this
+    /// state says so.
+    pub fn resume_sent(&mut self, state: &RequesterSnapshot) -> Result<(), SnapshotError> {
+        self.requester.resume_sent(&self.config, state)
     }
 
     /// Counted since the connection was made, but for the window, which is that of now.

@@ -19,6 +19,7 @@ mod requester;
 mod responder;
 mod rtt;
 mod segmentation;
+pub mod snapshot;
 pub mod splitmix64;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;

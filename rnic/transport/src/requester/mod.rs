@@ -9,6 +9,7 @@ mod completer;
 mod probe_after_timeout;
 mod response_timeout;
 mod retransmit;
+mod snapshot;
 mod transmit;
 mod write_packet_run;
 
@@ -30,8 +31,16 @@ struct QueuedRequest {
     request: Request,
     first: Sequence,
     last: Sequence,
-    /// Where in its message a WRITE stands whose packets all name what is left.
-    naming: Option<u64>,
+    /// Bytes of its message before it.
+    offset: u64,
+}
+
+impl QueuedRequest {
+    /// Where in its message it stands, if it is of a WRITE whose packets all name what is left.
+    fn naming(&self, config: &Config) -> Option<u64> {
+        let names = config.naming == AddressedPackets::Every;
+        (names && matches!(self.request.operation, Operation::Write { .. })).then_some(self.offset)
+    }
 }
 
 /// A READ request or an atomic that was sent and is not answered completely. A long READ goes out
@@ -121,14 +130,17 @@ pub(crate) struct Requester {
     pub(crate) retried: u64,
 }
 
-/// What the pieces of a message must agree on.
+/// A message whose last piece was not submitted yet: what its pieces must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenMessage {
-    /// Bytes of the pieces so far. No packet says how many there will be.
+pub enum OpenMessage {
+    /// A SEND. No packet says how many bytes there will be.
     Send {
+        /// Bytes of the pieces so far.
         bytes: u64,
     },
+    /// A WRITE, whose packets say how many bytes there are.
     Write {
+        /// Bytes of the pieces to come.
         left: u64,
     },
 }
@@ -190,11 +202,9 @@ impl Requester {
         if of_rc_only && config.service.is_extended() {
             return Err(SubmitError::Sequence);
         }
-        let naming = match config.naming {
-            AddressedPackets::First => None,
-            AddressedPackets::Every => offset(&request, self.open),
-        };
-        self.open = check(&request, self.open, config.path_mtu)?;
+        let open = check(&request, self.open, config.path_mtu)?;
+        let offset = offset(&request, self.open);
+        self.open = open;
         let count = match request.operation {
             Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
@@ -203,7 +213,7 @@ impl Requester {
             _ => segmentation::packets(request.length, config.path_mtu),
         };
         let (first, last) = (self.tail, self.tail + count - 1);
-        self.jobs.push_back(QueuedRequest { request, first, last, naming });
+        self.jobs.push_back(QueuedRequest { request, first, last, offset });
         self.tail += count;
         Ok(())
     }
@@ -245,6 +255,11 @@ impl Requester {
         self.events.pop_front()
     }
 
+    /// The oldest one that is not over.
+    pub(crate) fn oldest(&self) -> Option<&Request> {
+        self.jobs.front().map(|job| &job.request)
+    }
+
     /// Requests not over.
     pub(crate) fn queued(&self) -> usize {
         self.jobs.len()
@@ -271,13 +286,14 @@ impl Requester {
     }
 }
 
-/// Where in its message a piece of a WRITE stands.
-fn offset(request: &Request, open: Option<OpenMessage>) -> Option<u64> {
-    let Operation::Write { total, .. } = request.operation else { return None };
-    match open {
-        None => Some(0),
-        Some(OpenMessage::Write { left }) => total.checked_sub(left),
-        Some(OpenMessage::Send { .. }) => None,
+/// Bytes of the message before a piece of it.
+fn offset(request: &Request, open: Option<OpenMessage>) -> u64 {
+    match (open, request.operation) {
+        (Some(OpenMessage::Send { bytes }), _) => bytes,
+        (Some(OpenMessage::Write { left }), Operation::Write { total, .. }) => {
+            total.saturating_sub(left)
+        }
+        _ => 0,
     }
 }
 

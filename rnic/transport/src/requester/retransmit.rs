@@ -97,7 +97,7 @@ impl Requester {
     }
 
     /// Sends everything that is not acknowledged again.
-    fn go_back(&mut self) {
+    pub(super) fn go_back(&mut self) {
         self.silence.expect_retransmission();
         self.next = self.unacked;
         self.asked = self.unacked;

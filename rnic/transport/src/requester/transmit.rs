@@ -180,7 +180,7 @@ impl Requester {
             request,
             (index, count),
             mtu,
-            job.naming,
+            job.naming(config),
             header,
         )?;
         let payload = builder.payload();

@@ -18,7 +18,8 @@ impl Requester {
         count: usize,
         upper: &mut impl UpperLayer,
     ) -> usize {
-        let Some(job) = self.jobs.get(self.at).copied().filter(|job| job.naming.is_some()) else {
+        let Some(job) = self.jobs.get(self.at).copied().filter(|job| job.naming(config).is_some())
+        else {
             return 0;
         };
         let count = self.alike(config, &job).min(count as u64) as usize;

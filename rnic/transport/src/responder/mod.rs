@@ -10,6 +10,7 @@ mod duplicate_request;
 mod execute;
 mod nak_and_receive_state;
 mod response;
+mod snapshot;
 mod write_packet_run;
 
 use ack_coalescing::AckCoalescer;

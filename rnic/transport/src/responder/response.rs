@@ -121,7 +121,7 @@ impl Responder {
     }
 
     /// Takes off what is done and needs no packet of its own.
-    fn pass_done(&mut self, config: &Config) {
+    pub(super) fn pass_done(&mut self, config: &Config) {
         while let Some(pending) = self.pending.front() {
             if !matches!(pending.kind, PendingKind::Part) || pending.state != State::Done {
                 break;

@@ -5,6 +5,7 @@ mod upper_layer;
 
 use crate::model::{COUNTERS, Item, Plan, WRITABLE};
 use omniverb_terms::Refusal;
+use omniverb_transport::snapshot::UnansweredPart;
 use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{Connection, Delivery, LateAnswer, Operation, ReadRequest, Ticket, Time};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -210,6 +211,20 @@ impl Application {
             && request.is_repeated
             && request.length > 0
             && !self.theirs.items.iter().skip(self.heard).any(reads)
+    }
+
+    /// The last ticket of these parts. `None`: an answer to something else is due.
+    pub fn tickets_of(&self, unanswered: &[UnansweredPart]) -> Option<Ticket> {
+        let knows = |ticket| unanswered.iter().any(|part| part.ticket == ticket);
+        let all = self.late.iter().all(|late| knows(late.ticket));
+        all.then(|| unanswered.last().map_or(Ticket(0), |part| part.ticket))
+    }
+
+    /// Another connection goes on, with tickets behind this one.
+    pub fn number_on_from(&mut self, ticket: Ticket) {
+        self.ticket = ticket.0;
+        self.reads.clear();
+        self.gone.clear();
     }
 
     /// Tickets count up.

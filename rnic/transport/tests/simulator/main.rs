@@ -58,6 +58,24 @@ fn random_scenarios_hold_for_many_seeds() {
 }
 
 #[test]
+fn other_connections_go_on_in_the_middle_of_everything() {
+    let count = number("OMNIVERB_SEEDS").unwrap_or(100);
+    let seeds = number("OMNIVERB_SEED").map_or(0..count, |seed| seed..seed + 1);
+    let mut handovers = 0;
+    for seed in seeds.clone() {
+        println!("seed {seed}"); // shown if it fails
+        let every = [20_000, 200_000, 2_000_000][seed as usize % 3];
+        let outcome = World::new(&random_scenario(seed)).with_handovers(every).run();
+        for (host, statuses) in outcome.statuses.iter().enumerate() {
+            let failed = statuses.iter().find(|status| **status != Status::Success);
+            assert_eq!(failed, None, "host {host}");
+        }
+        handovers += outcome.handovers;
+    }
+    assert!(handovers > 10 * count || seeds.count() == 1, "only {handovers}");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in [3, 4] {
         let runs = [0, 1].map(|_| format!("{:?}", World::new(&random_scenario(seed)).run()));

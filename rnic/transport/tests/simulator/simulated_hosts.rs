@@ -6,7 +6,7 @@ use crate::trace::Trace;
 use omniverb_transport::fault_injection::{Faults, FaultyLine};
 use omniverb_transport::splitmix64::Random;
 use omniverb_transport::{
-    Config, Connection, Ecn, Event, Request, RequestId, RunOutcome, Status, Time, Transmit,
+    Config, Connection, Ecn, Event, Request, RunOutcome, Status, Time, Transmit,
 };
 use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, IcrcVerdict, Identification, Packet, WriteRun};
 use std::collections::VecDeque;
@@ -37,15 +37,18 @@ struct Host {
     /// See [`Scenario::paces`], and when it may send again.
     pace: u64,
     free: Time,
+    config: Config,
     connection: Connection,
     application: Application,
     /// Not submitted yet.
     waiting: VecDeque<Request>,
     /// Submitted, not over.
-    under_way: VecDeque<RequestId>,
+    under_way: VecDeque<Request>,
     statuses: Vec<Status>,
     first_failure: Option<usize>,
     failed: bool,
+    handovers: u64,
+    next_handover: Time,
 }
 
 /// What came of a run.
@@ -56,6 +59,8 @@ pub struct Outcome {
     pub resent: u64,
     /// Runs made, and runs taken.
     pub runs: [u64; 2],
+    /// Connections that went on in the place of others.
+    pub handovers: u64,
     /// Status of every request of each host.
     pub statuses: [Vec<Status>; 2],
     /// The message that the first request without success belongs to.
@@ -72,6 +77,8 @@ pub struct World {
     random: Random,
     /// Runs made, and runs taken.
     runs: [u64; 2],
+    /// Time after which another connection goes on in the place of one; 0: none ever does.
+    handover_every: Time,
     trace: Trace,
 }
 
@@ -104,6 +111,26 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Another connection goes on in the place of this one, if it can.
+    fn hand_over(&mut self) {
+        let Some(snapshot) = self.connection.snapshot().filter(|_| !self.failed) else { return };
+        let Some(tickets) = self.application.tickets_of(&snapshot.responder.unanswered) else {
+            return;
+        };
+        let mut next = Connection::new(self.config.clone()).unwrap();
+        next.restore_responder(&snapshot.responder).unwrap();
+        next.restore_requester(&snapshot.requester).unwrap();
+        self.under_way.iter().for_each(|request| next.submit(*request).unwrap());
+        next.resume_sent(&snapshot.requester).unwrap();
+        let same = next.snapshot().expect("what was restored can be given on");
+        assert_eq!(same, snapshot);
+        self.application.number_on_from(tickets);
+        self.connection = next;
+        self.handovers += 1;
+    }
+}
+
 impl World {
     pub fn new(scenario: &Scenario) -> World {
         let mut random = Random::new(scenario.seed ^ 0xfeed);
@@ -119,13 +146,16 @@ impl World {
                 stops: scenario.stops[index].clone(),
                 pace: scenario.paces[index],
                 free: 0,
-                connection: Connection::new(config).unwrap(),
+                connection: Connection::new(config.clone()).unwrap(),
+                config,
                 application: Application::new(index, mine, theirs, scenario.manners[index], dice),
                 waiting,
                 under_way: VecDeque::new(),
                 statuses: Vec::new(),
                 first_failure: None,
                 failed: false,
+                handovers: 0,
+                next_handover: 0,
             }
         };
         let hosts = [host(0), host(1)];
@@ -146,8 +176,14 @@ impl World {
             limit: scenario.limit,
             random,
             runs: [0; 2],
+            handover_every: 0,
             trace: Trace::default(),
         }
+    }
+
+    /// Connections are replaced by others that go on, after so much time as a rule.
+    pub fn with_handovers(self, handover_every: Time) -> World {
+        World { handover_every, ..self }
     }
 
     /// Runs until nothing is left to do.
@@ -178,6 +214,7 @@ impl World {
             sent: self.lines.iter().map(|line| line.done().sent).sum(),
             resent: resent.iter().sum(),
             runs: self.runs,
+            handovers: first.handovers + second.handovers,
             failed: [first.first_failure, second.first_failure],
             statuses: self.hosts.map(|host| host.statuses),
         }
@@ -229,7 +266,7 @@ impl World {
                 break;
             }
             host.connection.submit(*request).unwrap();
-            host.under_way.push_back(request.id);
+            host.under_way.push_back(*request);
             host.waiting.pop_front();
         }
         for to in 0..2 {
@@ -238,6 +275,11 @@ impl World {
         for index in 0..2 {
             self.transmit(index);
             self.events(index);
+            let host = &mut self.hosts[index];
+            if self.handover_every > 0 && host.next_handover <= self.now {
+                host.hand_over();
+                host.next_handover = self.now + self.random.below(2 * self.handover_every);
+            }
         }
     }
 
@@ -320,7 +362,8 @@ impl World {
         while let Some(event) = host.connection.poll_event() {
             match event {
                 Event::Completed { id, status, original } => {
-                    assert_eq!(host.under_way.pop_front(), Some(id), "completions in order");
+                    let oldest = host.under_way.pop_front().map(|request| request.id);
+                    assert_eq!(oldest, Some(id), "completions in order");
                     host.statuses.push(status);
                     let item = (id.0 >> 32) as usize;
                     if status != Status::Success {
