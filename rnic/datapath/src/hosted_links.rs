@@ -6,6 +6,8 @@
 //! ([`HostedLinks::turn`]). Nothing here limits, captures or encrypts: links for which that is to
 //! be done have another host.
 
+mod handover;
+
 use crate::link_clock::{LinkClock, Now};
 use crate::missed_doorbell_poll::Recheck;
 use crate::packet_train::Train;
@@ -18,8 +20,8 @@ use omniverb_link::Endpoint;
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{Counters, Ecn, Status};
 use omniverb_wire::{
-    IcrcFlow, IcrcVerdict, Identification, Opcode, Operation, Packet, PreparedIcrc, WritePattern,
-    WriteRun,
+    IcrcFlow, IcrcVerdict, Identification, Opcode, Operation, PORT, Packet, PreparedIcrc,
+    WritePattern, WriteRun,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -27,6 +29,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 const LINKS_AT_ONCE: usize = 32;
 /// Packets that one link sends in one turn.
 const PACKETS_AT_ONCE: usize = 128;
+/// Turns at most in which a link that goes says its last words.
+const LAST_TURNS: usize = 64;
 /// How long an acknowledgement may wait for the application's answer, in nanoseconds: less than a
 /// system call takes.
 const HOLD_MAX: u64 = 2_000;
@@ -133,8 +137,13 @@ impl<P: MappedPages> HostedLinks<P> {
     /// It takes packets from the turn on that finds its application's QP in RTR: earlier ones are
     /// lost, and sent again.
     pub fn attach(&mut self, end: LinkEnd) -> usize {
+        self.detach(end.qpn);
+        let link = self.new_link(end);
+        self.insert(link)
+    }
+
+    fn new_link(&self, end: LinkEnd) -> Box<HostedLink<P>> {
         let LinkEnd { endpoint, request_bytes, qpn, peer_qpn, flow, peer_port, features } = end;
-        self.detach(qpn);
         let connected = Connected::new(
             endpoint,
             Service::Rc,
@@ -144,7 +153,7 @@ impl<P: MappedPages> HostedLinks<P> {
             self.allowance.clone(),
             if features == 0 { Trains::OneByOne } else { Trains::AcknowledgementFirst },
         );
-        let link = Box::new(HostedLink {
+        Box::new(HostedLink {
             connected,
             qpn,
             peer_qpn,
@@ -155,7 +164,11 @@ impl<P: MappedPages> HostedLinks<P> {
             is_busy: false,
             held_since: None,
             recheck: Recheck::default(),
-        });
+        })
+    }
+
+    fn insert(&mut self, link: Box<HostedLink<P>>) -> usize {
+        let qpn = link.qpn;
         let free = self.links.iter().position(Option::is_none);
         let index = free.unwrap_or(self.links.len());
         match free {
@@ -169,15 +182,41 @@ impl<P: MappedPages> HostedLinks<P> {
 
     /// The link of a QP ends at once: nothing is taken or sent any more.
     pub fn detach(&mut self, qpn: Qpn) {
-        let Some(index) = self.by_qpn.remove(&qpn) else { return };
-        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
-        link.connected.close();
+        if let Some(mut link) = self.remove(qpn) {
+            link.connected.close();
+        }
+    }
+
+    /// The application's QP goes, and its link with it. The peer still hears what it may be waiting
+    /// for, within a bounded number of turns, by `send` as in [`Self::turn`].
+    pub fn detach_with_last_words(
+        &mut self,
+        qpn: Qpn,
+        now: Now,
+        mut send: impl FnMut((&IcrcFlow, u16), &[u8], usize),
+    ) {
+        let Some(index) = self.by_qpn.get(&qpn).copied() else { return };
+        if let Some(link) = self.link(index) {
+            link.connected.leave(now.links);
+        }
+        for _ in 0..LAST_TURNS {
+            if !self.serve(index, now, Company::None, &mut send) {
+                break;
+            }
+        }
+        self.detach(qpn);
+    }
+
+    fn remove(&mut self, qpn: Qpn) -> Option<Box<HostedLink<P>>> {
+        let index = self.by_qpn.remove(&qpn)?;
+        let link = self.links.get_mut(index)?.take()?;
         self.busy -= usize::from(link.is_busy);
         if let Some(at) = link.alarm {
             self.alarms.remove(&(at, index));
         }
         self.queue.retain(|queued| *queued != index);
         self.held.retain(|held| *held != index);
+        Some(link)
     }
 
     /// The application at this link did something.
@@ -277,8 +316,11 @@ impl<P: MappedPages> HostedLinks<P> {
     /// The link that a packet from there is for. Only its own peer reaches a queue pair.
     fn receiver(&mut self, flow: &IcrcFlow, packet: &Packet<'_>) -> Option<usize> {
         let index = *self.by_qpn.get(&packet.bth().destination())?;
-        let own = self.link(index)?.flow;
-        (own.destination == flow.source && own.source == flow.destination).then_some(index)
+        let link = self.link(index)?;
+        let (own, port) = (link.flow, link.peer_port);
+        let is_peer = own.destination == flow.source && own.source == flow.destination;
+        // An engine sends from ports of its choice, a process from the one that it says.
+        (is_peer && (port == PORT || port == flow.source_port)).then_some(index)
     }
 
     /// Takes the run that a train begins with. So many datagrams of it were taken.
@@ -394,15 +436,16 @@ impl<P: MappedPages> HostedLinks<P> {
         self.clock.is_back();
     }
 
+    /// Serves a link. True: there is more to do.
     fn serve(
         &mut self,
         index: usize,
         now: Now,
         company: Company,
         send: &mut impl FnMut((&IcrcFlow, u16), &[u8], usize),
-    ) {
+    ) -> bool {
         let HostedLinks { links, train, train_max, .. } = self;
-        let Some(link) = links.get_mut(index).and_then(Option::as_deref_mut) else { return };
+        let Some(link) = links.get_mut(index).and_then(Option::as_deref_mut) else { return false };
         link.is_queued = false;
         let mut more = link.connected.serve(now.links);
         let held = link.waits_for_company(now.links) && company == Company::MayCome;
@@ -436,6 +479,7 @@ impl<P: MappedPages> HostedLinks<P> {
         if more {
             self.touch(index);
         }
+        more
     }
 }
 
@@ -510,5 +554,7 @@ fn acknowledges(datagram: &[u8]) -> bool {
     datagram.first() == Some(&opcode.to_byte())
 }
 
+#[cfg(test)]
+mod handover_tests;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@
 //! (`incoming_messages.rs`), or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
+pub mod handover;
 pub mod hosted_links;
 pub mod link_clock;
 pub mod memory_accounts;

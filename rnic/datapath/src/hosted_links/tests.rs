@@ -32,7 +32,7 @@ fn address(host: u8) -> IpAddr {
 
 fn flow(from: u8, to: u8) -> IcrcFlow {
     let (source, destination) = (address(from), address(to));
-    IcrcFlow { source, destination, source_port: 0xc000 + u16::from(from) }
+    IcrcFlow { source, destination, source_port: 50_000 + u16::from(from) }
 }
 
 fn host(number: u8, peer: u8, links: u32) -> Host {
@@ -254,8 +254,11 @@ fn packets_of_others_and_damaged_ones_are_dropped() {
     let (good, train, segment) = one.sent.pop().unwrap();
     let mut damaged = train.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    let elsewhere =
-        [IcrcFlow { source: address(3), ..good }, IcrcFlow { destination: address(3), ..good }];
+    let elsewhere = [
+        IcrcFlow { source: address(3), ..good },
+        IcrcFlow { destination: address(3), ..good },
+        IcrcFlow { source_port: 50_003, ..good },
+    ];
     let strange = elsewhere.map(|flow| {
         let mut sealed = train.clone();
         flow.seal(&mut sealed, 0);

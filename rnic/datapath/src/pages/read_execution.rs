@@ -37,6 +37,11 @@ pub enum Filling {
 }
 
 impl MappedReads {
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Whether a READ is to be held: it can be answered here; or others are held, which it would
     /// get in the way of if the application answered both.
     pub fn takes(

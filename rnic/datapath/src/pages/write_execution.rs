@@ -31,9 +31,11 @@ pub enum Course {
     Wait,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WriteRoute {
+/// The way of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteRoute {
     /// As records, which the application places.
+    #[default]
     Records,
     /// As records, but only because something came before.
     RecordsForNow,
@@ -44,18 +46,13 @@ enum WriteRoute {
 }
 
 /// The WRITE that is arriving at one link, and what was placed so far.
+#[derive(Default)]
 pub struct WritePlacement {
     way: WriteRoute,
     /// Packets that became records one after the other, only because something came before.
     in_a_row: u32,
     /// Messages executed here.
     pub count: u64,
-}
-
-impl Default for WritePlacement {
-    fn default() -> WritePlacement {
-        WritePlacement { way: WriteRoute::Records, in_a_row: 0, count: 0 }
-    }
 }
 
 /// Decides whether a WRITE may overtake others, or waits for them.
@@ -68,6 +65,17 @@ pub struct Order {
 }
 
 impl WritePlacement {
+    /// The way of the WRITE that is arriving, or has arrived last.
+    pub fn route(&self) -> WriteRoute {
+        self.way
+    }
+
+    /// The WRITE that is arriving has taken this way so far. What is not reached here goes on as
+    /// records.
+    pub fn resume(&mut self, route: WriteRoute) {
+        self.way = route;
+    }
+
     /// Something else than a WRITE arrived.
     pub fn interrupted(&mut self) {
         self.in_a_row = 0;

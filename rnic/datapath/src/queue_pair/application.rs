@@ -1,5 +1,6 @@
 //! Presents the application's end of a link as the layer above the transport.
 
+mod handover;
 mod upper_layer;
 
 use crate::pages::mapped_pages::MappedPages;

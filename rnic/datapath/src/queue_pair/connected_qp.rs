@@ -1,5 +1,7 @@
 //! Serves an RC or UC queue pair: a link on one side, a transport connection on the other.
 
+mod handover;
+
 use crate::pacing::unreliable_message_window::PacketRoute;
 use crate::pages::mapped_pages::MappedPages;
 use crate::queue_pair::application::{Application, ApplicationState};
@@ -38,6 +40,10 @@ pub struct Connected<P> {
     unheard: bool,
     /// It is to ring since [`Self::take_rings_since`].
     rings_since: bool,
+    /// Its requests stay in the ring.
+    holds_requests: bool,
+    /// Another host is to go on with it.
+    rests: bool,
 }
 
 impl<P: MappedPages> Connected<P> {
@@ -71,6 +77,8 @@ impl<P: MappedPages> Connected<P> {
             counted: Counters::default(),
             unheard: false,
             rings_since: true,
+            holds_requests: false,
+            rests: false,
         }
     }
 
@@ -131,6 +139,9 @@ impl<P: MappedPages> Connected<P> {
 
     /// Follows the application's QP through RTR and RTS.
     fn come_up(&mut self) {
+        if self.rests {
+            return;
+        }
         if self.transport.is_none() && self.application.is_open() {
             let Some(receiving) = self.application.receiving() else { return };
             let config = self.terms.config(&receiving);
@@ -202,7 +213,8 @@ impl<P: MappedPages> Connected<P> {
 
     fn take_requests(&mut self) -> Result<bool, Broken> {
         // A receiving end of a domain sends no requests.
-        if self.stage != Stage::Sends || self.service == Service::XrcRecv {
+        let is_silent = self.holds_requests || self.rests || self.service == Service::XrcRecv;
+        if self.stage != Stage::Sends || is_silent {
             return Ok(false);
         }
         match &mut self.transport {

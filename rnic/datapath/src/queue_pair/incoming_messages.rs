@@ -118,6 +118,16 @@ impl Incoming {
         Ok(Delivery::Later)
     }
 
+    /// What the application has not consumed: tickets, and where it ends in the ring.
+    pub fn given(&self) -> impl Iterator<Item = (Ticket, u64)> {
+        self.given.iter().map(|given| (given.ticket, given.end))
+    }
+
+    /// The application was given this before; ends count up.
+    pub fn resume(&mut self, given: impl Iterator<Item = (Ticket, u64)>) {
+        self.given = given.map(|(ticket, end)| PartialMessage { ticket, end }).collect();
+    }
+
     fn note(&mut self, ticket: Ticket, end: u64) {
         match self.given.back_mut() {
             Some(given) if given.ticket == ticket => given.end = end,

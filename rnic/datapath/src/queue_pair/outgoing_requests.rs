@@ -105,6 +105,16 @@ impl Outgoing {
         }
     }
 
+    /// The WRITE that the latest record taken goes on with.
+    pub fn open_write(&self) -> Option<Write> {
+        self.write
+    }
+
+    /// Begins with the record at `position`, which goes on with this WRITE.
+    pub fn resume_at(&mut self, position: u64, write: Option<Write>) {
+        (self.ahead, self.write) = (position, write);
+    }
+
     /// Hands records to `submit`. True: there may be more, but the transport is full.
     pub fn take(
         &mut self,

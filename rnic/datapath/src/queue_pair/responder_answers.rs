@@ -112,6 +112,11 @@ impl Readings {
         Readings { asked: VecDeque::new(), taken: 0, room, progress: 0, dropped: Vec::new() }
     }
 
+    /// Whether the application has answered everything.
+    pub fn is_empty(&self) -> bool {
+        self.asked.is_empty() && self.dropped.is_empty() && self.taken == 0
+    }
+
     /// When what is kept is too old, if nothing of it is wanted until then.
     pub fn due(&self) -> Option<u64> {
         (self.room.taken() > 0).then(|| self.progress.saturating_add(KEPT))

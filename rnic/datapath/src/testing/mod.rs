@@ -1,5 +1,7 @@
 //! Makes ends of links, for tests; no product uses it.
 
+pub mod fuzz_entry_points;
+
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts};
 use omniverb_ring::{DoorbellPage, Window};
