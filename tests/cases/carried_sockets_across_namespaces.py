@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 
@@ -129,7 +130,7 @@ class Across:
 
 
 class Talk:
-    """A server and a client that talk for some time."""
+    """A server and a client that talk for some time, and until `end`."""
 
     def __init__(self, across, port, seconds, seed=5, ends=None, address=_ONE, to=None, own=(),
                  libraries=(True, True), ways=("serve", "connect")):
@@ -145,7 +146,8 @@ class Talk:
                              *own, with_library=libraries[1])]
         self.server = process.start(lines[0], stdout=self.said[0], stderr=self.said[0])
         process.until(lambda: process.listens(server.pid, port), 10, self.written)
-        self.client = process.start(lines[1], stdout=self.said[1], stderr=self.said[1])
+        self.client = process.start(lines[1], stdin=subprocess.PIPE, stdout=self.said[1],
+                                    stderr=self.said[1])
         process.until(lambda: "going" in process.written(self.said[1]), 20, self.written)
 
     def written(self):
@@ -154,8 +156,10 @@ class Talk:
 
     def end(self):
         """Both were sound; how many links they had, and bytes in rings."""
-        check(self.client.wait(30) == 0, self.written())
-        check(self.server.wait(10) == 0, self.written())
+        check(self.client.poll() is None, self.written())
+        self.client.stdin.close()
+        check(self.client.wait(40) == 0, self.written())
+        check(self.server.wait(20) == 0, self.written())
         totals = [re.search(r"^sound (\d+)$", process.written(one), re.MULTILINE)
                   for one in self.said]
         check(all(totals), self.written())
@@ -176,7 +180,7 @@ class Talk:
 
 def _until(across, port, wanted, what):
     """Until the state of both ends is one that is wanted."""
-    process.until(lambda: wanted(across.state(port)), 10, lambda: f"{what}: {across.state(port)}")
+    process.until(lambda: wanted(across.state(port)), 20, lambda: f"{what}: {across.state(port)}")
 
 
 def _are_carried(state):
@@ -189,8 +193,7 @@ def _both(address, port):
         tenant his own."""
         for turn in range(_TURNS):
             with Talk(across, port + turn, 3, address=address) as talk:
-                process.until(lambda: _are_carried(across.state(port + turn)), 5,
-                              lambda: across.state(port + turn))
+                _until(across, port + turn, _are_carried, "carried")
                 # It was missing once, just after it had been shown.
                 rows = process.until(
                     lambda: [one for one in across.shown() if f":{port + turn}" in one["local"]],
@@ -323,6 +326,11 @@ class Commands:
         """What both have said."""
         return "\n".join(process.written(one) for one in self.said)
 
+    def has_link(self):
+        """Whether who serves has the memory of a link."""
+        pid = [self.ends[0].pid, *process.descendants(self.ends[0].pid)][-1]
+        return "/memfd:omniverb link" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+
     def goes_on(self):
         """The link is over; whoever sends commands by it goes on."""
         # In place: the file is mapped.
@@ -362,14 +370,15 @@ def _owing(across):
 def _left_alone(across):
     """The same once there is no broker that could end it."""
     with Commands(across, 7675, "head") as commands:
+        check(commands.has_link(), commands.written())
         everybody = process.descendants(across.daemon.pid)
         for one in reversed(everybody):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
         process.end(across.daemon)
         try:
-            # Until who serves has heard of that, by the next tick.
-            time.sleep(1)
+            # Who serves hears of that by a tick, and gives the link back.
+            process.until(lambda: not commands.has_link(), 30, commands.written)
             commands.goes_on()
         finally:
             across.daemon = across.start()
@@ -406,7 +415,7 @@ def _twice(across):
         talks = [both.enter_context(Talk(across, 7630, 6, seed=40 + 3 * number, ends=ends,
                                          own=(_OTHER, 45000)))
                  for number, ends in enumerate(pairs)]
-        process.until(lambda: [one for one, _ in across.state(7630)] == ["carried"] * 4, 5,
+        process.until(lambda: [one for one, _ in across.state(7630)] == ["carried"] * 4, 20,
                       lambda: across.state(7630))
         for talk in talks:
             check(talk.end()[0] == 2, "not carried")

@@ -62,7 +62,7 @@ def _both(across):
         talks = [stack.enter_context(Talk(across, 7800, 6, seed=40 + 3 * number, ends=ends,
                                           own=(_OTHER, 45000)))
                  for number, ends in enumerate(across.pairs.values())]
-        process.until(lambda: [one for one, _ in across.state(7800)] == ["carried"] * 4, 5,
+        process.until(lambda: [one for one, _ in across.state(7800)] == ["carried"] * 4, 20,
                       lambda: across.state(7800))
         for talk in talks:
             links, count = talk.end()
@@ -74,7 +74,7 @@ def _across(across):
     stranger = across.plug(across.switches[0], _THIRD)
     across.describe("red", stranger, _THIRD)
     with Talk(across, 7810, 3, ends=(across.server, stranger), own=(_THIRD, 45010)) as talk:
-        process.until(lambda: len(across.state(7810)) == 2, 5, lambda: across.state(7810))
+        process.until(lambda: len(across.state(7810)) == 2, 20, lambda: across.state(7810))
         check(talk.end() == (0, 0), "it was carried")
 
 
@@ -82,7 +82,7 @@ def _undescribed(across):
     """An address that is not the vNIC's in its virtual network proves nothing."""
     across.server.ip("addr", "add", f"{_UNKNOWN}/24", "dev", "eth0")
     with Talk(across, 7820, 3, address=_UNKNOWN, own=(_OTHER, 45020)) as talk:
-        process.until(lambda: len(across.state(7820)) == 2, 5, lambda: across.state(7820))
+        process.until(lambda: len(across.state(7820)) == 2, 20, lambda: across.state(7820))
         check(talk.end() == (0, 0), "it was carried")
 
 
@@ -98,10 +98,10 @@ def _impostor(across):
 def _policy(across):
     """What is carried goes back to the kernel once an administrator wants to see it."""
     with Talk(across, 7840, 5) as talk:
-        process.until(lambda: [one for one, _ in across.state(7840)] == ["carried"] * 2, 5,
+        process.until(lambda: [one for one, _ in across.state(7840)] == ["carried"] * 2, 20,
                       lambda: across.state(7840))
         across.omniverb("vnic", "set", "blue-1", "--datapath", "forwarded")
-        process.until(lambda: [one for one, _ in across.state(7840)] == ["left"] * 2, 5,
+        process.until(lambda: [one for one, _ in across.state(7840)] == ["left"] * 2, 20,
                       lambda: across.state(7840))
         check(talk.end()[0] == 2, "not carried")
     across.omniverb("vnic", "set", "blue-1", "--datapath", "direct")

@@ -335,11 +335,11 @@ def _shut_sockets(across):
     for port, direction in ((7701, "ingress"), (7704, "egress")):
         with Talk(across, port, 4) as talk:
             process.until(lambda port=port: [one for one, _ in across.state(port)]
-                          == ["carried", "carried"], 10, lambda port=port: across.state(port))
+                          == ["carried", "carried"], 20, lambda port=port: across.state(port))
             across.omniverb("policy", "set", "shut", "--rule", f"{direction} deny connect",
                             "--rule", f"{direction} accept all")
             process.until(lambda port=port: [one for one, _ in across.state(port)]
-                          == ["left", "left"], 10, lambda port=port: across.state(port))
+                          == ["left", "left"], 20, lambda port=port: across.state(port))
             links, _ = talk.end()
             check(links == 2, f"{links}")
         with Talk(across, port + 1, 1) as talk:

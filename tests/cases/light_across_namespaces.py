@@ -7,7 +7,7 @@ import signal
 import time
 
 from cases.carried_sockets_across_namespaces import Across
-from harness import process, staging
+from harness import notes, process, staging
 from harness.case import WAITS, Case, Group, Skip, check
 
 _FAR = staging.PROGRAMS / "sockets" / "namespace_connections.py"
@@ -127,7 +127,12 @@ def short(address, port):
 def _again(across):
     """The network is asked again in time: they stay light."""
     with Far(across, [7110]) as far:
-        count, light = far.asks(7110, _LONG)
+        for turn in range(1, 4):
+            # A busy machine may find out too late that the network is as before.
+            count, light = far.asks(7110, _LONG)
+            if _are_most(count, light):
+                break
+            notes.add(f"{light} of {count} connections were light the {turn}. time")
         check(_are_most(count, light), f"{light} of {count}")
         carried = sum(int(one) for one in re.findall(r"^links (\d+) bytes \d+$",
                                                      far.report.read_text(), re.MULTILINE))
@@ -142,12 +147,18 @@ def _shown(across):
         check(len(channels) == 2 and all(one["across"] and one["peer_pid"] for one in channels),
               f"{channels}")
         check(len({one["name"] for one in channels}) == 1, f"{channels}")
-        shown = [one for one in across.shown() if one["state"] == "light"]
+        def light():
+            return [one for one in across.shown() if one["state"] == "light"]
+
+        def are_busy():
+            return all(one["sent_per_second"] > 1000 and one["bytes_received"] > 1000
+                       for one in light())
+        process.until(are_busy, 20, lambda: f"bytes: {light()}")
+        shown = light()
         ends = {(one["local"], one["remote"]) for one in shown}
         check(len(shown) == 2 and {(there, here) for here, there in ends} == ends, f"{shown}")
         check(any(here == f"{_ONE}:7120" for here, _ in ends), f"{shown}")
-        check(all(one["reach"] and one["sent_per_second"] > 1000 and one["bytes_received"] > 1000
-                  for one in shown), f"{shown}")
+        check(all(one["reach"] for one in shown), f"{shown}")
         text = across.omniverb("status")
         check("(across)" in text and "through memory, light, across" in text, text)
         file.touch()
@@ -333,7 +344,7 @@ def groups():
     """All wait."""
     ranges = [Case("light.across.short", short(_ONE, 7100), 90),
               Case("light.across.short6", short(_ONE6, 7101), 90),
-              Case("light.across.again", _again, 90), Case("light.across.shown", _shown, 60),
+              Case("light.across.again", _again, 150), Case("light.across.shown", _shown, 60),
               Case("light.across.cut", _cut, 60), Case("light.across.restarted", _restarted, 90),
               Case("light.across.killed", _killed, 60), Case("light.across.stalled", _stalled, 60),
               Case("light.across.filtered", _filtered, 90),

@@ -122,9 +122,9 @@ def _hostile(first, count):
                 asks = process.start(ways.line(True, *honest, "asks", port, end), stdout=asked,
                                      stderr=asked)
                 it = _Innermost(server.pid)
+                process.until(lambda: it.shares() > 0, 30, "anything that is shared")
                 files, memory = process.settled(it.files, 0.3), it.memory()
                 shares = it.shares()
-                check(shares > 0, "nothing is shared")
                 lies = process.start(ways.line(False, *python,
                                                _SOURCES / "hostile_channel_peer.py", port,
                                                ways.broker(), first, count), stdout=lied,

@@ -49,7 +49,7 @@ near = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 for _ in range(8):
     near.sendall(b"few")
     assert near.recv(100) == b"few"
-    time.sleep(0.005)
+    time.sleep(float(sys.argv[2]))
 print("ok")
 """
 # Of so many of these in a row most have no link, however many processes of the server they come to.
@@ -93,18 +93,27 @@ def _served(name):
 
 
 def _brief(ways):
-    """What processes of a family have found not worth a link the next ones do not try."""
+    """What processes of a family have found not worth a link the next ones do not try. On a busy
+    machine it takes longer until there is a link."""
+    for port, pause in enumerate((0.005, 0.02, 0.1), start=7601):
+        links = _brief_links(ways, port, pause)
+        print(f"{links} ends of {_BRIEF} connections had a link")
+        check(links < 2 * _BRIEF_LINKS, f"{links}")
+        if links:
+            return
+    raise Failure("no link")
+
+
+def _brief_links(ways, port, pause):
     with contextlib.ExitStack() as stack:
-        running = process.start(ways.line(True, *_SERVERS["python"], 7601))
+        running = process.start(ways.line(True, *_SERVERS["python"], port))
         stack.callback(process.end, running)
-        process.until(lambda: process.listens(ways.namespace.pid, 7601), 10, lambda: "it to listen")
+        process.until(lambda: process.listens(ways.namespace.pid, port), 20, lambda: "it to listen")
         ways.reports()
         for _ in range(_BRIEF):
-            text = ways.run(True, "/usr/bin/python3", "-Bc", _ASK_BRIEFLY, 7601)
+            text = ways.run(True, "/usr/bin/python3", "-Bc", _ASK_BRIEFLY, port, pause)
             check(text == "ok\n", text)
-    links = sum(links for links, _ in ways.reports())
-    print(f"{links} ends of {_BRIEF} connections had a link")
-    check(0 < links < 2 * _BRIEF_LINKS, f"{links}")
+    return sum(links for links, _ in ways.reports())
 
 
 def groups():

@@ -8,8 +8,9 @@
     namespace_streams.py computes ADDRESS PORT FLAGS
     namespace_streams.py reads ADDRESS PORT FLAGS
 
-The two take turns: each sends a part of its stream and reads one of the other's. They say `going`
-once bytes pass, and `sound N` at the end. One that wakes sends single bytes in between, and says
+The two take turns: each sends a part of its stream and reads one of the other's, for so many
+SECONDS and until the standard input of the one that connects has ended. They say `going` once bytes
+pass, and `sound N` at the end. One that wakes sends single bytes in between, and says
 when that is over; one that sleeps gets each of them asleep. The impostor has both addresses to
 itself, and offers the broker an end that has the names of somebody else's; it says what it was
 given. One that computes makes no call behind what it has sent until the first byte of a file is
@@ -91,13 +92,22 @@ def _wakes(end):
     print("woken", flush=True)
 
 
+def _input_has_ended():
+    try:
+        return os.read(0, 1) == b""
+    except BlockingIOError:
+        return False
+
+
 def _connect(address, port, seed, seconds, own=None, own_port=0, between=None):
+    os.set_blocking(0, False)
     near = socket.create_connection((address, port), 10, (own, int(own_port)) if own else None)
     near.settimeout(None)
     near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end = _End(near, seed, seed + 1)
-    until, turn = time.monotonic() + float(seconds), 0
-    while time.monotonic() < until:
+    until, turn, is_told = time.monotonic() + float(seconds), 0, False
+    while time.monotonic() < until or not is_told:
+        is_told = is_told or turn % 8 == 0 and _input_has_ended()
         end.send(_size(turn))
         assert end.receive(_size(turn + 1)), "it has ended"
         turn += 1

@@ -89,6 +89,17 @@ class Peer:
         raise AssertionError(f"no link: {described(end)}")
 
 
+def until_asleep(thread):
+    """Waits until a thread that was started sleeps in its call."""
+    until, looks = time.monotonic() + _LONG, 0
+    while looks < 5:
+        assert time.monotonic() < until, "it does not sleep"
+        with open(f"/proc/self/task/{thread.native_id}/stat", encoding="ascii") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+        looks = looks + 1 if state == "S" else 0
+        time.sleep(0.01)
+
+
 def peer(port):
     """Does what it is told."""
     ends = []
@@ -339,7 +350,7 @@ def reused(other, _):
     got = []
     thread = threading.Thread(target=lambda: got.append(first.recv(10)))
     thread.start()
-    time.sleep(0.2)
+    until_asleep(thread)
     os.close(number)
     second = other.connect()
     assert second.fileno() == number, second.fileno()
@@ -455,7 +466,7 @@ def asleep(other, _):
         got = []
         thread = threading.Thread(target=lambda found=members: got.extend(found.poll(_LONG)))
         thread.start()
-        time.sleep(0.1)
+        until_asleep(thread)
         _put(other, end, "a")
         if added:
             members.register(end, select.EPOLLIN)

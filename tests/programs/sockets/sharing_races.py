@@ -13,7 +13,7 @@ import time
 import traceback
 
 import forked_sockets
-from passed_descriptors import described, has_link
+from passed_descriptors import described, has_link, until_asleep
 from forked_sockets import Child
 
 TURNS, ROUNDS = 20, 60
@@ -101,7 +101,7 @@ def sleeping(other):
         receive = threading.Thread(target=ctypes.CDLL(None).recv,
                                    args=(end.fileno(), got, 1, 0))
         receive.start()
-        time.sleep(0.1)
+        until_asleep(receive)
         os.close(end.detach())
         child.join()
         other.ask("send", index, "q")
@@ -116,7 +116,7 @@ def older(other):
     got = ctypes.create_string_buffer(1)
     receive = threading.Thread(target=ctypes.CDLL(None).recv, args=(end.fileno(), got, 1, 0))
     receive.start()
-    time.sleep(0.1)
+    until_asleep(receive)
     Child(lambda _: None).join()
 
     def says():
@@ -143,7 +143,7 @@ def files(other):
     libc.sendfile.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
     sends = threading.Thread(target=libc.sendfile, args=(end.fileno(), source, None, size))
     sends.start()
-    time.sleep(0.1)
+    until_asleep(sends)
     assert sends.is_alive()
 
     def act(_):
