@@ -171,7 +171,7 @@ def script(block):
     if not any(re.search(r"(?<!\s/)\brun\b|omniverbd", command.text) for command in block):
         # A daemon, and a program that has a device.
         lines += ["before=$(listening)", "omniverb run -- ib_write_bw -p 20000 &", _SETTLE,
-                  f"VNIC=$(omniverb vnic list --json | python3 -c '{_FIRST_NAME}')"]
+                  _AGAIN.format(f"VNIC=$(omniverb vnic list --json | python3 -c '{_FIRST_NAME}')")]
     waits = False
     for command in filter(_is_run, block):
         line = command.text

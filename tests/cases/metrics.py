@@ -145,7 +145,10 @@ def _exact(scene):
     time.sleep(1.1)  # what is served is up to a second old
     before = scene.scrape()
     client_server.run(scene.pair, "ib_write_bw", "-F", "-s", "65536", "-n", "1000")
-    time.sleep(2.2)
+    # What is served of both is up to a second old, and may come later on a busy machine.
+    process.until(lambda: scene.total(_SENT, vnic=vnic) - total(before, _SENT, vnic=vnic) >=
+                  1000 * 65536, 20, "bytes of the first program")
+    process.settled(lambda: scene.total("omniverb_port_data_received_bytes_total", vnic=far), 2.2)
     between = scene.scrape()
     client_server.run(scene.pair, "ib_send_bw", "-F", "-s", "4096", "-n", "500")
     expected = 1000 * 65536 + 500 * 4096

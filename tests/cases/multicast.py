@@ -22,7 +22,7 @@ def attachments(daemon):
     return sum(peer["qpn"] > 0xffffff for qp in daemon.queue_pairs() for peer in qp["peers"])
 
 
-def _is_member(place, group):
+def is_member(place, group):
     """Whether the kernel is in the group at some interface."""
     return group in place.namespace.ip("maddr", "show").split()
 
@@ -39,7 +39,7 @@ def _mckey(group, own=None, several=1):
             daemon = daemons(pair)[0]
             # The rows are there before the daemon has joined.
             process.until(lambda: (attachments(daemon) == several
-                                   and _is_member(pair.server, group))
+                                   and is_member(pair.server, group))
                           or not all(side.is_there() for side in sides), 20, "members")
             sides.append(Side(pair.client, [*words, "-b", address(pair.client), "-s"]))
             for side in reversed(sides):
@@ -144,7 +144,7 @@ def _leaves_nothing(pair):
     """The kernel is in a group as long as somebody is attached, by whichever of an interface's
     addresses, and no longer."""
     def joined():
-        return _is_member(pair.server, _ONE)
+        return is_member(pair.server, _ONE)
     with Member(pair.server) as first:
         check(first.says("attach", _ONE) == 0 and joined(), "the kernel is not in the group")
         with Member(pair.server) as second:

@@ -84,8 +84,9 @@ def _inside(scene):
     outcome = client_server.run(scene.pair, "ib_write_lat", "-F", "-s", "8", "-n", "5000", limit=50)
     check(8 in client_server.rows(outcome.client, 6), outcome.client)
     check(scene.tenants() == ["blue", "blue"], scene.tenants())
-    mapped = _mapped(scene) - before
-    check(mapped > 5000, f"{mapped} operations were mapped")
+    # Counted when the daemon has heard of the end of the program.
+    process.until(lambda: _mapped(scene) - before > 5000, 20,
+                  lambda: f"5000 operations that were mapped, not {_mapped(scene) - before}")
     for words in (["ib_send_lat", "-c", "UD"], ["ib_read_lat"]):
         client_server.run(scene.pair, *words, "-F", "-s", "8", "-n", "1000", limit=50)
     # Servers of rdma_cm do not listen by TCP.
@@ -176,7 +177,9 @@ def _groups(scene):
         scene.describe(receives, sends)
         receiver = Side(pair.server, [*words, "-b", pair.server.address])
         try:
-            process.until(lambda: multicast.attachments(scene.daemon) == 1, 20, "a member")
+            # The row is there before the daemon has joined.
+            process.until(lambda: multicast.attachments(scene.daemon) == 1 and
+                          multicast.is_member(pair.server, "239.20.3.1"), 20, "a member")
             sender = Side(pair.client, [*words, "-b", pair.client.address, "-s"])
             try:
                 status = sender.wait(60)

@@ -120,7 +120,9 @@ def _programs(scene):
     words = ["ib_write_lat", "-F", "-x", "0", "-s", "8", "-n", "2000"]
     outcome = client_server.run(scene.pairs["blue"], *words)
     check(8 in client_server.rows(outcome.client, 6), outcome.client)
-    check(_mapped(scene) - before > 2000, "no operations were mapped")
+    # Counted when the daemon has heard of the end of the program.
+    process.until(lambda: _mapped(scene) - before > 2000, 20,
+                  lambda: f"2000 operations that were mapped, not {_mapped(scene) - before}")
 
 
 def _mapped(scene):

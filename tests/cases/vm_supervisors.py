@@ -73,12 +73,12 @@ def _upgraded(lab):
         shutil.copy(lab.stage.dist / "bin" / "omniverb", program)
         with lab.machine(program, "web", "quiet", cwd=lab.folder,
                          variables={"OMNIVERB_OPERATOR_SOCKET": "omniverbd.sock"}) as came:
-            process.until(lambda: len(came()) == 1, 20, lambda: f"a proxy: {came()}")
+            process.until(lambda: len(came()) >= 1, 20, lambda: f"a proxy: {came()}")
             shutil.copy(program, new)
             os.rename(new, program)
             lab.daemon.kill()
             lab.daemon.start()
-            process.until(lambda: len(came()) == 2, 20, lambda: f"another proxy: {came()}")
+            process.until(lambda: len(came()) >= 2, 20, lambda: f"another proxy: {came()}")
             process.until(lambda: started(lab.daemon, "carry"), 20, "its process")
             proxy = started(lab.daemon, "carry")[0]
             check(os.readlink(f"{proxy}/exe") == program, os.readlink(f"{proxy}/exe"))
@@ -97,7 +97,7 @@ def _rude(lab):
     """What a guest says ends its proxy again and again: its name stays its own, and whoever parts
     with it finds it."""
     with lab.machine(lab.stage.dist / "bin" / "omniverb", "web", "rude") as came:
-        process.until(lambda: len(came()) == 3, 30, lambda: f"three proxies: {came()}")
+        process.until(lambda: len(came()) >= 3, 30, lambda: f"three proxies: {came()}")
         rows = [bool(lab.row("web")) for _ in range(20)]
         check(sum(rows) >= 18, f"{rows}")
         lab.daemon.omniverb("vm", "detach", "web")
