@@ -10,12 +10,12 @@ import time
 
 from harness import process
 from harness.case import WAITS, Case, Group, check
+from harness.client_server import ENDLESS
 from harness.rate_limited_traffic import Limited
 
 # Bits a second, and bytes that may leave at once on top of them.
 _SLOW, _FAST, _OPEN = 10_000_000, 60_000_000, 1_000_000_000
 _BURST = 256 * 1024
-_SECONDS = 40
 # Operations a second. A message of the first size is one packet, one of the other sixteen.
 _FEW, _MANY = 300, 3000
 _SHORT, _LONG, _PACKETS = 1024, 16384, 16
@@ -38,7 +38,7 @@ class _Scene:
         prepare(self.ends)
         self.limited.connect(self.ends, addresses)
         for number, end in enumerate(self.ends):
-            end.write(_SECONDS if number % 2 == 0 else 0)
+            end.write(ENDLESS if number % 2 == 0 else 0)
 
     def end(self):
         """Ends all that was begun, whatever it was doing."""

@@ -9,6 +9,7 @@ import time
 
 from . import process
 from .case import Failure, check
+from .client_server import ENDLESS
 from .simulated_host import Host
 
 # Steps in which a change of rate is looked for.
@@ -43,6 +44,10 @@ class End:
         """A line."""
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
+
+    def stop(self):
+        """Sends no more."""
+        self.write(0)
 
     def results(self):
         """Reads what it has measured."""
@@ -124,7 +129,7 @@ class Limited:
         """Lets each look at what its partner sent; all must be well."""
         for end in ends:
             end.results()
-        time.sleep(0.2)  # counters are shown that often
+        time.sleep(0.3)  # counters are shown that often
         status = self.host.daemon.status()
         for i, end in enumerate(ends):
             end.count(status)
@@ -150,7 +155,10 @@ def steady(limited, count, rate, seconds):
         limited.limit(end, "--rate", f"{rate}bit", "--burst", "64k")
     limited.connect(ends, addresses)
     for end in ends:
-        end.write(seconds + 3)
+        end.write(ENDLESS)
+    time.sleep(seconds + 3)
+    for end in ends:
+        end.stop()
     limited.finish(ends)
     begin = max(end.start for end in ends) + 1.5
     rates = sorted(end.rate(begin, begin + seconds) for end in ends)
@@ -182,7 +190,7 @@ def changes(limited, rates):
     for end in ends:
         limited.limit(end, "--rate", "20mbit", "--burst", "64k")
     limited.connect(ends, addresses)
-    ends[0].write(3 + round(1.5 * len(rates)))
+    ends[0].write(ENDLESS)
     ends[1].write(0)
     made = []
     time.sleep(1.5)
@@ -190,5 +198,6 @@ def changes(limited, rates):
         made.append((time.monotonic(), rate))
         limited.limit(ends[0], "--rate", f"{rate}bit", "--burst", "64k")
         time.sleep(1.5)
+    ends[0].stop()
     limited.finish(ends)
     return [Change(ends[0], at, rate) for at, rate in made], ends[0].posted

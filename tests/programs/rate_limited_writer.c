@@ -3,7 +3,7 @@
  *   prints  GID QPN RKEY ADDRESS          (in hexadecimal)
  *   reads   the same of its partner
  *   prints  ready
- *   reads   SECONDS
+ *   reads   SECONDS                       and writes for as long, or until there is another line
  *   prints  START MS BYTES BYTES ...      nanoseconds, then what completed in each MS milliseconds
  *   prints  how many messages it sent
  *   reads   how many its partner sent, and looks at what arrived
@@ -80,6 +80,12 @@ static unsigned take(void)
     }
 }
 
+static bool has_input(void)
+{
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
+}
+
 TEST(one_end)
 {
     static uint32_t slices[SLICES];
@@ -100,8 +106,11 @@ TEST(one_end)
     puts("ready");
     uint64_t seconds = read_number(), start = now_ns(), end = start + seconds * 1000000000u;
     uint64_t posted = 0, done = 0;
-    check(seconds * 1000 / SLICE_MS < SLICES, "too long");
-    while (now_ns() < end || done < posted) {
+    for (bool is_told = false; now_ns() < end || done < posted;) {
+        if (!is_told && has_input()) {
+            is_told = true;
+            end = now_ns();
+        }
         while (posted - done < depth && now_ns() < end) {
             uint32_t slot = (uint32_t)(posted % depth) * bytes;
             fill(memory + slot, bytes, posted);
@@ -109,6 +118,8 @@ TEST(one_end)
                                         .local = memory + slot, .lkey = mr->lkey,
                                         .remote = theirs.memory + slot, .rkey = theirs.rkey});
         }
+        if (done == posted)
+            continue;
         unsigned count = take();
         uint64_t slice = (now_ns() - start) / (SLICE_MS * 1000000);
         done += count;
@@ -116,9 +127,12 @@ TEST(one_end)
             slices[slice] += count * bytes;
     }
     printf("%" PRIu64 " %u", start, SLICE_MS);
-    for (unsigned i = 0; i < seconds * 1000 / SLICE_MS; i++)
+    for (uint64_t i = 0; i < SLICES && i < (end - start) / (SLICE_MS * 1000000); i++)
         printf(" %u", slices[i]);
     printf("\n%" PRIu64 "\n", posted);
+    fflush(stdout);
+    if (end < start + seconds * 1000000000u)
+        read_number(); /* what it was told to end by */
     uint64_t arrived = read_number(); /* the partner's last ones, each in its place */
     for (uint64_t i = arrived > depth ? arrived - depth : 0; i < arrived; i++)
         check(unfilled(memory + (depth + i % depth) * bytes, bytes, i) < 0, "message %" PRIu64
