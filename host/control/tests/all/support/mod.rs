@@ -46,7 +46,7 @@ fn unique() -> u32 {
 /// A place that a daemon of this process may just have had. Its lock goes with the last descriptor,
 /// and a program that another test starts at this moment has one of those until it is executed.
 fn take(path: &Path) -> RuntimeFolder {
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + SOON;
     loop {
         match RuntimeFolder::take(path, Audience::Owner) {
             Err(StartError::InUse { .. }) if Instant::now() < until => {
@@ -234,7 +234,7 @@ impl Speaker for Client {
     }
 }
 
-pub const SOON: Duration = Duration::from_secs(5);
+pub const SOON: Duration = Duration::from_secs(20);
 pub const MOMENT: Duration = Duration::from_millis(100);
 
 pub fn create_qp(service: Service) -> CreateQp {
