@@ -8,12 +8,10 @@
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other, and
 //!   [`broker_daemon_messages`] what the broker and the daemon do; all messages are made of the
-//! fields of
-//!   [`message_codec`].
+//!   fields of [`message_codec`].
 //! * [`channel_layout`] lays out the memory of two processes whose connections need no kernel
 //!   socket; [`lane`] is the part of it that one busy connection has to itself. [`channel_mirror`]
-//! keeps
-//!   two of these on two hosts alike, by [`gateway_message`].
+//!   keeps two of these on two hosts alike, by [`gateway_message`].
 //! * [`address_range`] says for which addresses that is done.
 //! * [`syscall_instructions`] finds system calls that a program makes by its own instructions.
 //! * [`fallback_ledger`] tells which sockets have no link, and why; [`socket_status_rows`] is what

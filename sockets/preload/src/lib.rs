@@ -19,7 +19,7 @@
 //!   both, `usage_report` counts what they moved.
 //! * `descriptor_changes_by_calls` records what a call does to descriptors, before and after it.
 //!   `syscall_hook` gives calls by `syscall()` to the hooks; `hook_macros` says which arguments
-//! hooks have.
+//!   hooks have.
 //! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
 //! * `memory_owner` tells this process from a child of `vfork`, which runs in the same memory.
 //! * `fork_refcount` counts the processes that share a socket by `fork`, in `count_slots`;
@@ -27,10 +27,9 @@
 //! * `syscall_scan` finds system calls among the program's own instructions, which no hook sees.
 //! * `symbol_lookup` finds the next library's functions, which `native` calls; `library_fds` keeps
 //!   the library's own descriptors.
-//! * `user_memory` has types for what a hook is given pointers to, which are safe to use from
-//!   there on; `anonymous_mappings` maps what the library has itself, `shared_memory` is what it
-//! has
-//!   with others, `borrowed_fd` lends descriptors to system calls.
+//! * `user_memory` has types for what a hook is given pointers to, which are safe to use from there
+//!   on; `anonymous_mappings` maps what the library has itself, `shared_memory` is what it has with
+//!   others, `borrowed_fd` lends descriptors to system calls.
 //!
 //! # Rules for code in here
 //!

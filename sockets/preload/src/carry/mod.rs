@@ -7,11 +7,9 @@
 //!
 //! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::private_link_slot`], in
 //!   `sockets/formats/src/private_link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember
-//! those
-//!   that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides how
-//!   soon, [`broker_dispatch`] has the answers handled by [`broker_link_messages`],
-//! [`map_sealed_memfd`]
-//!   maps what comes with them.
+//!   those that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides
+//!   how soon, [`broker_dispatch`] has the answers handled by [`broker_link_messages`],
+//!   [`map_sealed_memfd`] maps what comes with them.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
@@ -25,8 +23,7 @@
 //!   [`link_bitmap`].
 //! * **The kernel's socket.** [`crate::kernel_socket`] asks it, [`kernel_socket_check`] now and
 //!   then, [`connection_watch`] for all links by one call; [`unread_bytes`] compares its bytes with
-//! the
-//!   ring's, [`tcp_inq`] tells how many are unread.
+//!   the ring's, [`tcp_inq`] tells how many are unread.
 //! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
 //!   [`suspend_idle_links`].
 //! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`ended_link_private_memory`]
