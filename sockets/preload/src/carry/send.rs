@@ -296,6 +296,12 @@ fn by_kernel(
             _ => has_waited = true,
         }
     }
+    // The kernel has told us while it took what was before these bytes, and does not tell again.
+    if let Some(error) = kernel_socket_check::take_error(link) {
+        link.sender.calls.fetch_sub(1, Ordering::AcqRel);
+        kernel_socket::set_errno(error);
+        return -1;
+    }
     let is_polling = direction.is_polling();
     if !is_polling {
         wake_latency::note_wakeup_sent(link);
