@@ -124,8 +124,9 @@ def _operations(place, least, cycles=6, rounds=24):
         took = time.monotonic() - begun
         check(len(re.findall(r"WRITEs of \d+ bytes before", heard)) == cycles, heard)
         process.until(lambda: lab.machine.row()["sessions"] == 0, 20, "the owner to be gone")
-        time.sleep(0.3)  # what the engine counts is shown a little later
-        executed, mediated = (now - then for now, then in zip(_executed(lab), before))
+        # What the engine counts is shown a little later.
+        executed, mediated = (now - then for now, then in
+                              zip(process.settled(lambda: _executed(lab)), before))
         print(f"of {place} {executed} operations were executed in place, {mediated} WRITEs by "
               f"their target, in {took:.1f} s")
         check(executed >= least, f"{executed} were executed")

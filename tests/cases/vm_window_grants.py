@@ -45,6 +45,7 @@ def _kept(lab):
     before = _operations(lab)
     print(lab.machine.run("sh", "-c", f"OMNIVERB_ADOPTION=off {OMNIVERB} run -- "
                           "/opt/programs/page_adoption no_store_is_lost 5 7", limit=60))
+    _all_back(lab)
     mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
     check(mapped == 0 and mediated >= 10, f"{mapped} were mapped, {mediated} mediated")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import time
 
 from . import process
 from .case import Failure, Skip, check
@@ -30,7 +29,8 @@ def capture(namespace, interface, path):
     try:
         process.until(lambda: path.exists() and path.stat().st_size, 10, "a capture to begin")
         yield
-        time.sleep(0.5)  # for what it has not yet taken from the kernel
+        # What it has not yet taken from the kernel.
+        process.settled(lambda: path.stat().st_size, 1)
     finally:
         running.terminate()
         running.wait(10)
