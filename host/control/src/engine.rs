@@ -3,15 +3,17 @@
 //! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file and
 //! its module names the engine's own types.
 
+mod carried_link_memory;
 mod limit_groups;
 
 use crate::link_memory::{Memory, Shared};
+use carried_link_memory::CarriedLinkMemory;
 pub(crate) use limit_groups::{CommonLimits, SharedLimits};
 use limit_groups::{LimitGroups, of_ops, of_rate};
 use omniverb_engine::{
     Attach, Command, Denial, Engine, Event as Happened, Faults as Line, Grant, LimitUnit,
-    Memory as Kept, PerUnit, Recipient as Addressed, Seat, Settings, UnderlayRelay,
-    capture_recorder,
+    Memory as Kept, PORT, PerUnit, PortNotice, Recipient as Addressed, Seat, Settings,
+    UnderlayRelay, capture_recorder,
 };
 use omniverb_fairness::Holder;
 use omniverb_ring::Window;
@@ -20,7 +22,9 @@ use omniverb_session::network_fault_text::Faults;
 use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_sys::udp_socket::UdpPort;
-use omniverb_tenancy::{EngineEnd, Policy, ProbeId, Recipient, TenantId, TracedEnd, VnicPlace};
+use omniverb_tenancy::{
+    EngineEnd, Policy, ProbeId, Recipient, SessionId, TenantId, TracedEnd, VnicPlace,
+};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, UnderlayRoute, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -35,6 +39,9 @@ pub(crate) use omniverb_engine::{
 
 /// What engines of other hosts can do, which are taken to be like this one.
 pub(crate) const ENGINE_FEATURES: u32 = omniverb_engine::peer_features::ALL;
+
+/// What it can besides where processes carry connections.
+pub(crate) use omniverb_engine::peer_features::CARRIED;
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
@@ -62,6 +69,10 @@ pub(crate) enum Event {
     Encryption { vnic: VnicId, remote: IpAddr, refusal: Option<Refusal> },
     /// The limit of a vNIC cannot be put in place: it sends nothing until another one is.
     LimitRefused { vnic: VnicId, unit: LimitUnit },
+    /// A notice of ports came to a vNIC from another Omniverb.
+    PortNotice { vnic: VnicId, from: IpAddr, notice: PortNotice },
+    /// A link that its process gave cannot be served.
+    NotServed { qpn: Qpn, peer_qpn: Qpn },
     /// A connection failed.
     Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
 }
@@ -75,20 +86,30 @@ fn of_engine(memory: &Memory) -> Kept {
 pub(crate) struct Packets {
     engine: Engine,
     groups: PerUnit<LimitGroups>,
+    /// Memory of links that their processes carry.
+    carried: CarriedLinkMemory,
     /// Started for the first vNIC that needs it.
     relay: Option<UnderlayRelay>,
     pulses: ThreadPulses,
 }
 
 impl Packets {
-    pub(crate) fn start(pulses: &ThreadPulses, kept_bytes: usize) -> io::Result<Packets> {
-        let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
+    /// `features`: more of those that other Omniverbs are told of than [`ENGINE_FEATURES`].
+    pub(crate) fn start(
+        pulses: &ThreadPulses,
+        kept_bytes: usize,
+        features: u32,
+    ) -> io::Result<Packets> {
+        let (features, pulses) = (ENGINE_FEATURES | features, pulses.clone());
+        let settings = Settings { kept_bytes, features, pulses, ..Settings::default() };
+        let pulses = settings.pulses.clone();
         let engine = Engine::start(&settings)?;
         let groups = PerUnit {
             bytes: LimitGroups::new(LimitUnit::Bytes),
             operations: LimitGroups::new(LimitUnit::Operations),
         };
-        Ok(Packets { engine, groups, relay: None, pulses: pulses.clone() })
+        let carried = CarriedLinkMemory::default();
+        Ok(Packets { engine, groups, carried, relay: None, pulses })
     }
 
     /// Readable when [`next_event`](Self::next_event) has something.
@@ -284,36 +305,83 @@ impl Packets {
     }
 
     /// Serves a link over this memory.
-    pub(crate) fn attach(&self, vnic: VnicId, end: &EngineEnd, shared: &Shared) {
+    pub(crate) fn attach(&self, end: &EngineEnd, shared: &Shared) {
+        let memory = (&shared.link, shared.bell.as_ref());
+        self.attach_at(end, memory, (PORT, None));
+    }
+
+    /// Keeps the memory of a link that its process carries, to serve it when that is wanted.
+    pub(crate) fn keep_carried(&mut self, end: &EngineEnd, shared: &Shared) {
+        self.carried.keep(end, shared);
+    }
+
+    /// Keeps the memory of a process's doorbell with the engine, for later links that it carries.
+    pub(crate) fn keep_doorbell(&mut self, session: SessionId, shared: &Shared, bell: u64) {
+        self.carried.keep_doorbell(session, bell, shared);
+    }
+
+    /// Forgets the doorbell of a process that is gone.
+    pub(crate) fn forget_doorbell(&mut self, session: SessionId) {
+        self.carried.forget_doorbell(session);
+    }
+
+    /// Serves a link that its process has carried. False: its memory is not there.
+    pub(crate) fn attach_carried(
+        &mut self,
+        link: (Qpn, Qpn),
+        peer_port: u16,
+        state: Box<[u8]>,
+    ) -> bool {
+        let Some((end, memory, bell)) = self.carried.take(link) else { return false };
+        self.attach_at(&end, (&memory, bell.as_ref()), (peer_port, Some(state)));
+        true
+    }
+
+    /// Packets of a link go to this UDP port of its peer's from now on.
+    pub(crate) fn set_peer_port(&self, vnic: VnicId, link: (Qpn, Qpn), port: u16) {
+        let (qpn, peer_qpn) = link;
+        self.engine.send(Command::SetPeerPort { vnic, qpn, peer_qpn, port });
+    }
+
+    fn attach_at(
+        &self,
+        end: &EngineEnd,
+        (link, bell): (&Memory, Option<&Memory>),
+        (peer_port, handover): (u16, Option<Box<[u8]>>),
+    ) {
         let ready = &end.ready;
         self.engine.send(Command::Attach(Box::new(Attach {
-            vnic,
+            vnic: end.vnic,
             qpn: ready.qpn,
             peer_qpn: ready.peer_qpn,
             service: end.service,
             underlay: end.underlay,
-            link: of_engine(&shared.link),
+            link: of_engine(link),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
             bell: ready.bell,
-            bell_memory: shared.bell.as_ref().map(of_engine),
+            bell_memory: bell.map(of_engine),
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,
             within: end.within,
             features: end.features,
             refused: end.refused,
+            peer_port,
+            handover,
         })));
     }
 
     /// A link's queue pair may not ask for these from now on.
-    pub(crate) fn refuse(&self, vnic: VnicId, link: (Qpn, Qpn), refused: Operations) {
+    pub(crate) fn refuse(&mut self, vnic: VnicId, link: (Qpn, Qpn), refused: Operations) {
         let (qpn, peer_qpn) = link;
+        self.carried.refuse(link, refused);
         self.engine.send(Command::Refuse { vnic, qpn, peer_qpn, refused });
     }
 
     /// A link is closed.
-    pub(crate) fn detach(&self, qpn: Qpn, peer_qpn: Qpn) {
+    pub(crate) fn detach(&mut self, qpn: Qpn, peer_qpn: Qpn) {
+        self.carried.forget((qpn, peer_qpn));
         self.engine.send(Command::Detach { qpn, peer_qpn });
     }
 
@@ -413,6 +481,8 @@ impl Packets {
                 Event::Encryption { vnic, remote, refusal }
             }
             Happened::LimitRefused { vnic, unit } => Event::LimitRefused { vnic, unit },
+            Happened::PortNotice { vnic, from, notice } => Event::PortNotice { vnic, from, notice },
+            Happened::NotServed { qpn, peer_qpn } => Event::NotServed { qpn, peer_qpn },
             Happened::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

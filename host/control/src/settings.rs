@@ -32,6 +32,8 @@ pub struct Settings {
     pub allow: Option<Allow>,
     /// Whether links between vNICs are logged.
     pub has_audit: bool,
+    /// Whether processes may carry their connections to other hosts themselves.
+    pub has_carried_queue_pairs: bool,
     /// After so long without a client the daemon ends; `None`: never.
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
@@ -61,6 +63,7 @@ impl Default for Settings {
             queued_descriptors: 8192,
             allow: None,
             has_audit: false,
+            has_carried_queue_pairs: false,
             idle_exit: None,
             helpers: HelperStart::Threads,
             unwanted: Unwanted::Refused,

@@ -44,6 +44,7 @@ pub(crate) struct Configuration {
     consent_seconds: Option<u32>,
     resume_seconds: Option<u32>,
     pub(crate) audit: Option<bool>,
+    pub(crate) carried_queue_pairs: Option<bool>,
     sockets: Option<bool>,
     sockets_light: Vec<Light>,
     allow: Option<AllowTable>,

@@ -139,6 +139,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
         allow: configuration.allow(),
         has_audit: configuration.audit.unwrap_or(false),
+        has_carried_queue_pairs: configuration.carried_queue_pairs.unwrap_or(false),
         idle_exit: idle.map(Duration::from_secs),
         helpers: HelperStart::Program(OWN_PROGRAM.into()),
         unwanted: if arguments.no_refusal { Unwanted::LookedFor } else { Unwanted::Refused },

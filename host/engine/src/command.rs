@@ -14,6 +14,7 @@ use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Operations, Qpn, Rkey, Service, UnderlayRoute, VnicId};
 use omniverb_transport::Status;
 use omniverb_transport::fault_injection::Faults;
+use omniverb_wire::PortNotice;
 use std::any::Any;
 use std::io;
 use std::net::IpAddr;
@@ -76,6 +77,11 @@ pub struct Attach {
     pub features: u32,
     /// Operations that the application may not request of the peer.
     pub refused: Operations,
+    /// The UDP port of the peer that packets go to.
+    pub peer_port: u16,
+    /// The application's process has carried the link: the state of its connection, as that
+    /// process says; empty: no packet was sent or taken. `None`: the link is new.
+    pub handover: Option<Box<[u8]>>,
 }
 
 /// How packets of a vNIC are encrypted.
@@ -265,6 +271,17 @@ pub enum Command {
         /// Operations that fail as at a QP that lacks the access flag; datagrams are dropped.
         refused: Operations,
     },
+    /// Packets of a link go to this UDP port of its peer's from now on.
+    SetPeerPort {
+        /// The vNIC of the application's QP.
+        vnic: VnicId,
+        /// The application's QP.
+        qpn: Qpn,
+        /// The QP it is linked with.
+        peer_qpn: Qpn,
+        /// The port of the peer's process, or 4791.
+        port: u16,
+    },
     /// The link is closed.
     Detach {
         /// The application's QP.
@@ -405,6 +422,22 @@ pub enum Event {
         remote: IpAddr,
         /// Why it gets nothing; `None`: it has answered.
         refusal: Option<Refusal>,
+    },
+    /// A notice of ports came from another Omniverb.
+    PortNotice {
+        /// The vNIC that it came to.
+        vnic: VnicId,
+        /// The address that it came from.
+        from: IpAddr,
+        /// What it says.
+        notice: PortNotice,
+    },
+    /// A link that its process gave cannot be served.
+    NotServed {
+        /// The application's QP.
+        qpn: Qpn,
+        /// The QP at the other side of the network.
+        peer_qpn: Qpn,
     },
     /// A QP's connection failed.
     Failed {

@@ -9,6 +9,7 @@ use crate::network::underlay_relay::UnderlayRelay;
 use crate::pages::mapped_memory_budget::{Mappings, Remains};
 use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::shared_counters::Counters;
+use omniverb_datapath::peer_features;
 use omniverb_sys::EventFd;
 use omniverb_sys::thread_watchdog::ThreadPulses;
 use omniverb_terms::{Qpn, VnicId};
@@ -28,6 +29,8 @@ pub struct Settings {
     pub spin: Duration,
     /// Bytes that are kept on behalf of tenants, of all vNICs together.
     pub kept_bytes: usize,
+    /// Bits of [`crate::peer_features`] that other Omniverbs are told of.
+    pub features: u32,
     /// Where its threads show that they go on.
     pub pulses: ThreadPulses,
 }
@@ -39,6 +42,7 @@ impl Default for Settings {
             threads: (processors / 4).clamp(1, 4),
             spin: Duration::from_micros(50),
             kept_bytes: HOST_BYTES,
+            features: peer_features::ALL,
             pulses: ThreadPulses::default(),
         }
     }
@@ -93,7 +97,7 @@ impl Engine {
             let counters = engine.counters.clone();
             let name = format!("engine-{number}");
             let pulse = settings.pulses.vital(&name);
-            let questions = engine.questions.clone();
+            let questions = (engine.questions.clone(), settings.features);
             store.add_thread(wake.clone());
             let (store, mappings) = (store.clone(), mappings.clone());
             let shared = (store, mappings, questions);
@@ -125,6 +129,7 @@ impl Engine {
             | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Refuse { vnic, .. }
+            | Command::SetPeerPort { vnic, .. }
             | Command::Manage { vnic, .. }
             | Command::Capture { vnic, .. }
             | Command::ForgetCounted { vnic } => *vnic,

@@ -28,7 +28,9 @@ impl Event {
     /// Why it happened: so it waits among others of its kind.
     fn class(&self) -> Class {
         match self {
-            Event::Management { is_answer: false, .. } | Event::Stranger { .. } => Class::Strange,
+            Event::Management { is_answer: false, .. }
+            | Event::Stranger { .. }
+            | Event::PortNotice { .. } => Class::Strange,
             Event::Management { is_answer: true, .. }
             | Event::Answered { .. }
             | Event::Wanted { .. }
@@ -36,6 +38,7 @@ impl Event {
             | Event::PortOver { .. }
             | Event::Encryption { .. }
             | Event::LimitRefused { .. }
+            | Event::NotServed { .. }
             | Event::Failed { .. } => Class::Own,
         }
     }

@@ -41,3 +41,4 @@ pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};
 pub use omniverb_psp::{PORT as PSP_PORT, TenantKey};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::fault_injection::{FaultCounts as FaultCounters, Faults};
+pub use omniverb_wire::{PORT, PortNotice};

@@ -9,6 +9,7 @@ use crate::rules::vnic_rules::Refusal;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Operations, Qpn, RouteKey, Service, UnderlayRoute, VnicId};
+use omniverb_wire::PortNotice;
 use std::net::IpAddr;
 
 /// Which of a client's two sockets a message came on.
@@ -189,6 +190,38 @@ pub enum Action {
     /// Make link memory (and bell memory and wakes if `bell_new`), give one end to the engine
     /// and tell the other. If that fails, call `Tenancy::engine_link_failed`.
     AttachEngine(Box<EngineEnd>),
+    /// Have the engine serve a link that its process carried, with this state of its connection;
+    /// empty: it is new. If that fails, call `Tenancy::carried_link_lost`.
+    AttachCarried {
+        /// The queue pair on this side.
+        qpn: Qpn,
+        /// The number of the peer beyond.
+        peer_qpn: Qpn,
+        /// The UDP port that the peer's packets go to.
+        peer_port: u16,
+        /// As its process gave it; any bytes.
+        state: Box<[u8]>,
+    },
+    /// Packets of a link that the engine serves go to this UDP port of its peer's from now on.
+    SetPeerPort {
+        /// The vNIC of its queue pair.
+        vnic: VnicId,
+        /// The queue pair on this side.
+        qpn: Qpn,
+        /// The number of the peer beyond.
+        peer_qpn: Qpn,
+        /// The port of the peer's process, or 4791.
+        port: u16,
+    },
+    /// Send a notice of ports from port 4791 of a vNIC to port 4791. It may be lost.
+    SendNotice {
+        /// One with processes, or that had some a moment ago.
+        vnic: VnicId,
+        /// The way to the peer.
+        underlay: UnderlayRoute,
+        /// As it is sent.
+        datagram: [u8; PortNotice::BYTES],
+    },
     /// A link to the engine has ended.
     DetachEngine {
         /// The vNIC of its queue pair, by which the engine finds it.

@@ -100,6 +100,8 @@ impl Tenancy {
             Message::DisconnectQp(m) => self.unlinker().disconnect_qp(id, m).map(Message::from),
             Message::AttachGroup(m) => self.linker().attach_group(id, m, now).map(Message::from),
             Message::QpFailed(m) => self.unlinker().qp_failed(id, m).map(Message::from),
+            Message::CarriedPort(m) => self.unlinker().carried_port(id, m, now).map(Message::from),
+            Message::AttachLink(m) => self.unlinker().attach_link(id, m, now).map(Message::from),
             Message::RegMr(m) => self.tenants.reg_mr(&mut self.context, id, m).map(Message::from),
             Message::DeregMr(m) => self.grants().dereg_mr(id, m).map(Message::from),
             Message::CreateCmId(m) => self.cm().create_cm_id(id, m).map(Message::from),

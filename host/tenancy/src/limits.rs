@@ -50,6 +50,11 @@ pub struct Limits {
     pub engine_connections: usize,
     /// Budget: links to the engine of one vNIC: several must work together to use up the daemon's.
     pub engine_links_per_vnic: usize,
+    /// Budget: links to the engine that their processes carry, of the host: of each the daemon
+    /// keeps a descriptor. The engine serves further ones.
+    pub carried_links: usize,
+    /// Budget: the same, of one vNIC.
+    pub carried_links_per_vnic: usize,
     /// Budget: links to the engine that datagrams of strangers caused, per vNIC. The sender with
     /// most of them makes room for a new one; where sources are forged, the oldest does.
     pub strangers_per_vnic: usize,
@@ -206,6 +211,8 @@ impl Default for Limits {
             engine_links: 57344,
             engine_connections: 57344,
             engine_links_per_vnic: 8192,
+            carried_links: 8192,
+            carried_links_per_vnic: 2048,
             strangers_per_vnic: 1024,
             groups_per_session: ATTACHMENTS_MAX,
             groups_per_vnic: 256,

@@ -14,6 +14,7 @@ use crate::view::status_rows::{Row, VnicStatus};
 use crate::virtual_networks::{TenantNetwork, VnicPlace};
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, VnicId};
+use omniverb_wire::PortNotice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -84,6 +85,7 @@ impl Tenancy {
             self.unlinker().leave_groups(key);
         }
         self.unlinker().adoption_changed(key, before);
+        self.unlinker().review_carried(key);
         self.relater().review_relations(key);
     }
 
@@ -165,6 +167,38 @@ impl Tenancy {
         self.tenants.policy(key)
     }
 
+    /// From now on processes may carry links to other hosts themselves.
+    pub fn let_processes_carry(&mut self) {
+        self.links.carried.turn_on();
+    }
+
+    /// Whether they may.
+    #[must_use]
+    pub fn has_carried_links(&self) -> bool {
+        self.links.carried.is_on()
+    }
+
+    /// A link of [`Action::AttachCarried`] could not be given to the engine.
+    #[must_use]
+    pub fn carried_link_lost(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Action> {
+        self.unlinker().carried_link_lost(qpn, peer_qpn);
+        self.context.decided()
+    }
+
+    /// A notice of ports came to a vNIC from this address.
+    #[must_use]
+    pub fn port_notice(
+        &mut self,
+        at: VnicId,
+        from: IpAddr,
+        notice: &PortNotice,
+        now: u64,
+    ) -> Vec<Action> {
+        self.context.advance(now);
+        self.unlinker().notice_arrived(at, from, notice, now);
+        self.context.decided()
+    }
+
     /// Tells the audit of links from now on.
     pub fn begin_audit(&mut self) {
         self.observers.begin_audit();
@@ -174,6 +208,7 @@ impl Tenancy {
     #[must_use]
     pub fn begin_capture(&mut self, vnic: VnicId) -> Vec<Action> {
         self.observer().change_captures(|captures| captures.add(vnic));
+        self.unlinker().review_carried(vnic);
         self.context.decided()
     }
 

@@ -9,6 +9,8 @@ pub enum Path {
     Forwarded,
     /// Through the engine and the network, to another Omniverb: `wire` where it is shown.
     Omniverb,
+    /// By the process itself and the network, to another Omniverb.
+    Carried,
     /// Through the engine and the network, to whatever speaks RoCE v2 there.
     Roce,
 }
@@ -21,6 +23,7 @@ impl Path {
             Path::Direct => "direct",
             Path::Forwarded => "forwarded",
             Path::Omniverb => "wire",
+            Path::Carried => "carried",
             Path::Roce => "roce",
         }
     }

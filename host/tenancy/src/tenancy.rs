@@ -379,6 +379,8 @@ impl Tenancy {
                 Timer::Connection(session, id) => self.cm().connection_due(session, id, now),
                 Timer::EarlyRequests => self.cm().early_requests_due(now),
                 Timer::DreqRetransmissions => self.cm().farewells_due(now),
+                Timer::PortNotice { qpn, peer } => self.unlinker().notice_due((qpn, peer), now),
+                Timer::GiveLink { qpn, peer } => self.unlinker().give_link_due(qpn, peer),
                 Timer::PacedCall(session) => self.paced_call_due(session, now),
             }
         }

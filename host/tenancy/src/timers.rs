@@ -4,7 +4,7 @@
 //! cause.
 
 use crate::network::route_destination_cache::Question;
-use crate::row_keys::SessionId;
+use crate::row_keys::{RemotePeer, SessionId};
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +25,10 @@ pub(crate) enum Timer {
     EarlyRequests,
     /// A last word of an id that is gone is said again.
     DreqRetransmissions,
+    /// A peer has not answered the notice of a link's port.
+    PortNotice { qpn: Qpn, peer: RemotePeer },
+    /// A process has not given a link that it carries.
+    GiveLink { qpn: Qpn, peer: RemotePeer },
     /// A call that was over a rate is handled.
     PacedCall(SessionId),
 }

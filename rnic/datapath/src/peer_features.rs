@@ -7,5 +7,8 @@ pub const OMNIVERB: u32 = 1;
 pub const NAME_ALL: u32 = 2;
 /// It understands delay notices ([`omniverb_wire::write_delay`]).
 pub const DELAYS: u32 = 4;
-/// All that this one can.
+/// It knows notices of ports ([`omniverb_wire::PortNotice`]) and sends to the ports that they name.
+/// Only where its configuration has processes carry connections (decision 0096).
+pub const CARRIED: u32 = omniverb_wire::PortNotice::FEATURE;
+/// All that this one can in any case.
 pub const ALL: u32 = OMNIVERB | NAME_ALL | DELAYS;

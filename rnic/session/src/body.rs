@@ -19,6 +19,11 @@ pub const RESUME_LINK: u32 = 1;
 /// daemon answers with a `LinkClosed` event whose reason is `CLOSED_BY_DEATH`.
 pub const RESUME_WIRE: u32 = 2;
 
+/// `ConnectQp::resume`: the link led to another host, and the process has carried it
+/// ([`crate::carried_links`]). It goes on carrying it, or gets a `LinkClosed` event whose reason is
+/// `CLOSED_BY_DEATH`. The new daemon's engine cannot be given it.
+pub const RESUME_CARRIED: u32 = 3;
+
 /// `Connected::ready`: the network is being asked where the destination is. Datagram queue pairs
 /// only, whose destinations are many: nobody else of the process waits for that. Ask again in a
 /// moment; how the network has answered is kept for a second at least.

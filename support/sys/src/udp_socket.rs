@@ -275,18 +275,31 @@ impl UdpPort {
         to: IpAddr,
         interface: u32,
     ) -> io::Result<()> {
+        self.send_to_port(bytes, from, (to, self.number), interface)
+    }
+
+    /// As [`send`](Self::send), to another port of `to`.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send).
+    pub fn send_to_port(
+        &self,
+        bytes: &[u8],
+        from: Option<IpAddr>,
+        (to, port): (IpAddr, u16),
+        interface: u32,
+    ) -> io::Result<()> {
         if let PortBackend::Carried(carried) = &self.way {
-            let head =
-                ProxiedHeader { local: from, remote: to, interface, port: self.number, ecn: 0 };
+            let head = ProxiedHeader { local: from, remote: to, interface, port, ecn: 0 };
             carried.send(&head, bytes);
             return Ok(());
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let socket = self.socket_of(to)?;
         match to {
-            IpAddr::V4(ip) => sendto(socket, bytes, flags, &SocketAddrV4::new(ip, self.number))?,
+            IpAddr::V4(ip) => sendto(socket, bytes, flags, &SocketAddrV4::new(ip, port))?,
             IpAddr::V6(ip) => {
-                sendto(socket, bytes, flags, &SocketAddrV6::new(ip, self.number, 0, interface))?
+                sendto(socket, bytes, flags, &SocketAddrV6::new(ip, port, 0, interface))?
             }
         };
         Ok(())

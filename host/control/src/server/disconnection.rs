@@ -22,6 +22,7 @@ impl Server {
         self.tables.decide(|tables| tables.end(id, clock::now()));
         // While its namespace is still known: the engine must hear of what is closed.
         self.carry_on();
+        self.engine.forget_doorbell(id);
         self.machines.session_over(id);
         if let Some(leaver) = client.leave_behind() {
             self.wait_for_end(id, leaver);

@@ -39,7 +39,13 @@ impl EnginePorts<'_> {
         match Shared::make(&self.clients.source(end.session), &end.ready) {
             Ok(shared) => {
                 self.clients.keep_link(end.session, end.ready.qpn, &shared, Origin::ItsMachine);
-                self.engine.attach(end.vnic, &end, &shared);
+                if self.tables.has_carried_links() {
+                    self.engine.keep_doorbell(end.session, &shared, end.ready.bell);
+                }
+                match end.ready.carried {
+                    0 => self.engine.attach(&end, &shared),
+                    _ => self.engine.keep_carried(&end, &shared),
+                }
                 self.delivery().tell(end.session, shared.letter(&end.ready));
             }
             Err(error) => {

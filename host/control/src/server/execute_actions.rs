@@ -5,13 +5,14 @@ use crate::client_outbox::Letter;
 use crate::daemon_log::Level;
 use crate::engine::Pages;
 use crate::link_memory::Shared;
+use crate::roce_port::VnicPort;
 use crate::server::Server;
 use crate::server::operation_contexts::PairWindows;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, UnderlayRoute};
 use std::io;
 
 impl Server {
@@ -45,6 +46,21 @@ impl Server {
                     port.refuse((qpn, peer_qpn), inbound, outbound);
                 }
                 self.engine.refuse(vnic, (qpn, peer_qpn), outbound);
+            }
+            Action::AttachCarried { qpn, peer_qpn, peer_port, state } => {
+                if !self.engine.attach_carried((qpn, peer_qpn), peer_port, state) {
+                    self.tables.decide(|tables| tables.carried_link_lost(qpn, peer_qpn));
+                }
+            }
+            Action::SetPeerPort { vnic, qpn, peer_qpn, port } => {
+                self.engine.set_peer_port(vnic, (qpn, peer_qpn), port);
+            }
+            Action::SendNotice { vnic, underlay, datagram } => {
+                if let Some(port) = self.vnics.port(vnic).and_then(VnicPort::open) {
+                    let UnderlayRoute { local, remote, interface, .. } = underlay;
+                    // No route, or a packet filter: it is sent again, or the peer's comes.
+                    let _ = port.send(&datagram, Some(local), remote, interface);
+                }
             }
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
                 self.engine_ports().detach_engine(vnic, qpn, peer_qpn);

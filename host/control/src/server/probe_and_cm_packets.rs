@@ -80,6 +80,15 @@ impl Server {
                 );
                 self.journal.log(Level::Error, text);
             }
+            Event::PortNotice { vnic, from, notice } => {
+                if self.vnics.are_open(&[vnic]) {
+                    let now = clock::now();
+                    self.tables.decide(|tables| tables.port_notice(vnic, from, &notice, now));
+                }
+            }
+            Event::NotServed { qpn, peer_qpn } => {
+                self.tables.decide(|tables| tables.carried_link_lost(qpn, peer_qpn));
+            }
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal.log(
                     Level::Debug,

@@ -5,7 +5,7 @@ use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::daemon_log::{Journal, Level};
 use crate::disconnected_pair_window_users::Departed;
-use crate::engine::{Packets, Recorder};
+use crate::engine::{CARRIED, Packets, Recorder};
 use crate::extent_memory::Extents;
 use crate::fnv_hash::{BASIS, fnv1a};
 use crate::guest_memory::Pins;
@@ -90,7 +90,8 @@ impl Server {
             // Before 6.16 the kernel does not know how; then we look before we take.
             let _ = unsolicited_fds::refuse(place.listener().as_fd());
         }
-        let engine = Packets::start(&settings.pulses, settings.memory.kept)
+        let features = if settings.has_carried_queue_pairs { CARRIED } else { 0 };
+        let engine = Packets::start(&settings.pulses, settings.memory.kept, features)
             .map_err(os("start its engine"))?;
         let recorder = Recorder::start(&settings.pulses, settings.memory.captures)
             .map_err(os("start its recorder"))?;
@@ -227,6 +228,8 @@ fn fit(limits: &mut Limits, queued_descriptors: usize) {
     limits.response_bytes = RESPONSE_BYTES as u32;
     // Every extent is a descriptor of ours.
     limits.extents = limits.extents.min(queued_descriptors);
+    // So is the memory of every link that its process carries.
+    limits.carried_links = limits.carried_links.min(queued_descriptors);
     // Every link to the engine is a mapping of ours, and every process has some.
     limits.fit_mappings(max_map_count::allowed());
 }
@@ -245,6 +248,9 @@ fn tables(
     tenancy.lay_out((settings.layout)());
     if settings.has_audit {
         tenancy.begin_audit();
+    }
+    if settings.has_carried_queue_pairs {
+        tenancy.let_processes_carry();
     }
     let found = ticket_secret::take(files);
     if let Some(error) = found.problem {

@@ -209,7 +209,7 @@ impl StatusRows<'_> {
 
     /// Why a peer on another host gets nothing.
     fn refusal(&self, qpn: Qpn, peer: &PeerStatus) -> Option<&'static str> {
-        if !matches!(peer.path, Path::Omniverb | Path::Roce) {
+        if !matches!(peer.path, Path::Carried | Path::Omniverb | Path::Roce) {
             return None;
         }
         let vnic = self.tables.vnic_of(qpn)?;
@@ -218,7 +218,7 @@ impl StatusRows<'_> {
 
     pub(super) fn peer(&self, qpn: Qpn, peer: &PeerStatus) -> Value {
         let counters = match peer.path {
-            Path::Direct => None,
+            Path::Direct | Path::Carried => None,
             _ => self.engine.counters(qpn, peer.qpn),
         };
         json!({

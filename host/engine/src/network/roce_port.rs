@@ -197,6 +197,13 @@ impl Sockets {
         }
     }
 
+    /// Answers a datagram by this port, at the port that it came from.
+    pub(crate) fn answer_port(&self, bytes: &[u8], to: (IpAddr, u16), interface: u32) {
+        if self.port.is_half_free(to.0) {
+            let _ = self.port.send_to_port(bytes, None, to, interface);
+        }
+    }
+
     /// A packet may be sent to a stranger, which leaves the other half of the send buffer to peers.
     pub(crate) fn may_send_to_stranger(&self, to: IpAddr) -> bool {
         let mut senders = self.port.senders().iter();
@@ -212,12 +219,22 @@ impl Sockets {
         train: &[u8],
         segment: usize,
     ) -> Sent {
+        self.send_to_port(flow, (self.port.number(), interface), train, segment)
+    }
+
+    /// As [`Self::send`], to this port of the peer. The ICRC is that of packets to port 4791.
+    pub(crate) fn send_to_port(
+        &self,
+        flow: &IcrcFlow,
+        (number, interface): (u16, u32),
+        train: &[u8],
+        segment: usize,
+    ) -> Sent {
         if let Some(carried) = self.port.carried() {
-            send_carried(carried, flow, interface, train.chunks(segment.max(1)));
+            send_carried(carried, flow, (number, interface), train.chunks(segment.max(1)));
             return Sent::Taken;
         }
         let Some((socket, state)) = self.sender(flow.destination) else { return Sent::Lost };
-        let number = self.port.number();
         let destination = match flow.destination {
             IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, number)),
             IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, number, 0, interface)),
@@ -244,12 +261,12 @@ impl Sockets {
 fn send_carried<'a>(
     carried: &ProxiedSocket,
     flow: &IcrcFlow,
-    interface: u32,
+    (port, interface): (u16, u32),
     packets: impl Iterator<Item = &'a [u8]>,
 ) {
     let IcrcFlow { source, destination, .. } = *flow;
     let (local, remote) = (Some(source), destination);
-    let head = ProxiedHeader { local, remote, interface, port: PORT, ecn: CAPABLE };
+    let head = ProxiedHeader { local, remote, interface, port, ecn: CAPABLE };
     let mut buffer = [0; DATAGRAM_MAX];
     for packet in packets {
         let Some(copy) = buffer.get_mut(..packet.len()) else { continue };

@@ -48,7 +48,7 @@ impl Worker {
         outbox: Outbox,
         counters: Counters,
         spin: Duration,
-        (store, mappings, questions): (Store, Mappings, Questions),
+        (store, mappings, questions): (Store, Mappings, (Questions, u32)),
     ) -> io::Result<Worker> {
         let state = State::new(outbox, Showing::new(counters), store, mappings, questions)?;
         Ok(Worker {

@@ -62,6 +62,8 @@ pub(super) struct Link {
     kind: Kind,
     /// The number of its doorbell, and its bit there.
     bell: (u64, u32),
+    /// The UDP port that its peer's packets go to.
+    peer_port: u16,
     alarm: Alarm,
     /// It is in the list of those to be served.
     queued: bool,
@@ -83,11 +85,12 @@ pub(super) struct Served {
 }
 
 impl Link {
-    pub(super) fn new(ends: Ends, kind: Kind, bell: (u64, u32)) -> Link {
+    pub(super) fn new(ends: Ends, kind: Kind, bell: (u64, u32), peer_port: u16) -> Link {
         Link {
             ends,
             kind,
             bell,
+            peer_port,
             alarm: Alarm::default(),
             queued: false,
             parked: PerUnit::default(),
@@ -104,6 +107,16 @@ impl Link {
     /// The number of its doorbell, and its bit there.
     pub(super) fn bell(&self) -> (u64, u32) {
         self.bell
+    }
+
+    /// The UDP port that its peer's packets go to.
+    pub(super) fn peer_port(&self) -> u16 {
+        self.peer_port
+    }
+
+    /// They go to this one from now on.
+    pub(super) fn set_peer_port(&mut self, port: u16) {
+        self.peer_port = port;
     }
 
     /// Its queue pair, if it is RC or UC.

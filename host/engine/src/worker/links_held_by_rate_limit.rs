@@ -257,7 +257,7 @@ mod tests {
             interface: 0,
             within: None,
         };
-        Link::new(ends, Kind::Datagrams(Box::new(datagrams)), (1, number))
+        Link::new(ends, Kind::Datagrams(Box::new(datagrams)), (1, number), 4791)
     }
 
     #[test]

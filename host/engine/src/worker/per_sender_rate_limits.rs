@@ -30,6 +30,11 @@ const ANSWERS_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
 const REPLIES: Rate = Rate { per_second: 5000, at_once: 1024 };
 /// Budget: of those, to one address.
 const REPLIES_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
+/// Budget: notices of ports, of other Omniverbs to one vNIC, that are passed on, and answered at
+/// most once each: some for each connection. All that are left out come again.
+const NOTICES: Rate = Rate { per_second: 5000, at_once: 2048 };
+/// Budget: of those, from one address.
+const NOTICES_OF_ONE: Rate = Rate { per_second: 1000, at_once: 1024 };
 /// Budget: requests for keys that are looked at, and words that a number is unknown that are sent,
 /// of one vNIC. A request costs two ciphers of 100 bytes.
 const KEYS: Rate = Rate { per_second: 20_000, at_once: 2048 };
@@ -51,6 +56,7 @@ pub(super) struct PerSenderLimits {
     management: Shares,
     answers: Shares,
     replies: Shares,
+    notices: Shares,
     keys: Shares,
     /// Reported strangers, and when.
     told: HashMap<Stranger, u64>,
@@ -64,6 +70,7 @@ impl PerSenderLimits {
             management: Shares::new(MANAGEMENT, MANAGEMENT_OF_ONE, now),
             answers: Shares::new(ANSWERS, ANSWERS_OF_ONE, now),
             replies: Shares::new(REPLIES, REPLIES_OF_ONE, now),
+            notices: Shares::new(NOTICES, NOTICES_OF_ONE, now),
             keys: Shares::new(KEYS, KEYS_OF_ONE, now),
             told: HashMap::new(),
         }
@@ -87,6 +94,11 @@ impl PerSenderLimits {
     /// Whether one more handshake from this address may be replied to.
     pub(super) fn may_reply(&mut self, to: IpAddr, now: u64) -> bool {
         self.replies.take(to, now)
+    }
+
+    /// Whether the control plane may be told of one more notice of ports from this address.
+    pub(super) fn may_notice(&mut self, from: IpAddr, now: u64) -> bool {
+        self.notices.take(from, now)
     }
 
     /// Whether one more request for a key of this address may be looked at.

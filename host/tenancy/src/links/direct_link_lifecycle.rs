@@ -14,7 +14,9 @@ use crate::queue_pairs::queue_pair::QueuePair;
 use crate::row_keys::{LinkKey, SessionId};
 use crate::vm_pair_windows::window_table::MachineWindows;
 use crate::vm_pair_windows::window_table::PairReceipts;
-use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
+use omniverb_session::body::{
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady,
+};
 use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
 
 /// A queue pair, its own GID, its peer's GID.
@@ -201,6 +203,9 @@ impl Unlinker<'_> {
     /// goes.
     pub(crate) fn close_link(&mut self, qpn: Qpn, peer: Qpn, reason: u32) {
         self.queue_pairs.drop_wish(self.context, qpn, peer);
+        if reason == CLOSED_BY_DEATH {
+            self.tell_deaths(qpn, peer);
+        }
         self.end_engine_links(qpn, peer, None);
         if !self.links.has_direct(qpn, peer) {
             return;

@@ -4,6 +4,7 @@
 //! queue pair makes a link, within a quota. All links of a session to the engine share one
 //! doorbell, which goes with the last of them.
 
+use super::doorbell_assignment::BellSlot;
 use super::engine_link::{Cause, Delivery, EngineLink, EngineLinkAge, Flow, Route};
 use super::link_eviction::Pending;
 use super::reachability_table::ConsentUser;
@@ -14,20 +15,65 @@ use crate::links::Links;
 use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::route_destination_cache::Answer;
-use crate::qp_data_path::PathReason;
+use crate::qp_data_path::{Path, PathReason};
 use crate::queue_pairs::qp_numbers;
 use crate::row_keys::SessionId;
 use crate::vm_pair_windows::window_assignment::LinkOrigin;
 use omniverb_session::body::{
-    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
+    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Extent, LinkClosed, LinkReady,
 };
 use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
+use omniverb_wire::PortNotice;
 use std::collections::BTreeSet;
 
 /// The engine, as the other party of bells. Sessions are counted from below.
 const ENGINE: SessionId = SessionId(u64::MAX);
 
+/// That of a link whose doorbell an earlier daemon made.
+const NO_BELL: u64 = 0;
+
 impl Linker<'_> {
+    /// Records a link that its process has carried since before this daemon was started. There is
+    /// no memory of it here.
+    pub(super) fn record_carried(&mut self, m: &ConnectQp, now: u64) -> Result<(), Errno> {
+        let ConnectQp { qpn, dest_qpn: peer, sgid, dgid, .. } = *m;
+        let flow = Flow { qpn, peer, sgid, dgid };
+        let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
+        let (session, vnic, service) = (qp.session(), qp.vnic(), qp.service());
+        let route = Route::omniverb(PathReason::Survivor, PortNotice::FEATURE);
+        self.network.route_to(self.tenants, vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
+        let refused = self.refused_by_engine((vnic, service, None), flow, route);
+        if !self.record_carrier((vnic, service), flow, refused.outbound, now) {
+            return Err(Errno::EPERM);
+        }
+        let receipt = self.engine_receipt((session, vnic, service), (route.cause, dgid), now);
+        let receipt = receipt.inspect_err(|_| self.forget_carrier(flow))?;
+        let client = self.tenants.sessions.get(&session).ok_or(Errno::ENOENT)?;
+        let holder = client.client().holder.in_vnic(vnic.0);
+        let place = BellSlot { bell: NO_BELL, is_new: false, sides: [0, 1], slots: [0, 0] };
+        let Route { why, within, cause, delivery, .. } = route;
+        let (path, port, question, born) = (Path::Carried, None, None, now);
+        let link = EngineLink {
+            session,
+            vnic,
+            service,
+            place,
+            flow,
+            path,
+            why,
+            port,
+            within,
+            born,
+            cause,
+            delivery,
+            refused,
+            question,
+        };
+        self.observer().audit_engine_link(&link, LinkEvent::Made);
+        self.links.engine.insert(receipt.pays_for(link), &holder);
+        Ok(())
+    }
+
     /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
     /// one for another peer of the same number.
     pub(super) fn link_to_engine(
@@ -54,7 +100,10 @@ impl Linker<'_> {
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let port = self.tenants.connected_ports.port((vnic, dgid, peer));
         let refused = self.refused_by_engine((vnic, service, port), flow, route);
+        let outbound = refused.outbound;
+        let carrier = self.choose_carrier((vnic, service), flow, &route, outbound, now);
         let Route { path, why, within, cause, features, delivery } = route;
+        let path = if carrier.is_process() { Path::Carried } else { path };
         let question =
             within.and_then(|to| self.network.question(self.tenants, vnic, to, sgid, dgid));
         if let Some(question) = question {
@@ -108,7 +157,7 @@ impl Linker<'_> {
             engine: 1,
             traced: 0,
             refused: refused.inbound.bits(),
-            carried: 0,
+            carried: u32::from(carrier.is_process()),
             memory: Extent::NONE,
             bell_memory: Extent::NONE,
         };
@@ -123,6 +172,7 @@ impl Linker<'_> {
             refused: refused.outbound,
             ready,
         })));
+        self.unlinker().notice_due((qpn, flow.remote_peer()), now);
         Ok(())
     }
 
@@ -238,7 +288,9 @@ impl Unlinker<'_> {
                 LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 },
             );
         }
-        self.context.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        if place.bell != NO_BELL {
+            self.context.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        }
         self.rest_bell(session, place.bell);
     }
 
@@ -249,6 +301,7 @@ impl Unlinker<'_> {
             self.grants().end_engine_grants(qpn, peer);
         }
         for link in &links {
+            self.end_exchange(link);
             if let Some(question) = link.question {
                 self.links.stop_relying(
                     self.context,
@@ -264,6 +317,10 @@ impl Unlinker<'_> {
 
     /// Without links to the engine a session needs no bell with it.
     fn rest_bell(&mut self, id: SessionId, bell: u64) {
+        // Those of links that are older than this daemon are not known.
+        if bell == NO_BELL {
+            return;
+        }
         let of = self.tenants.sessions.get(&id);
         if of.is_some_and(|session| session.account().count(Kind::EngineLink) == 0) {
             self.links.bells.forget(id, ENGINE);

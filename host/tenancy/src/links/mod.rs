@@ -4,6 +4,8 @@
 //! `direct_link_lifecycle.rs` makes and ends links between processes (`direct_link.rs`,
 //! `direct_link_table.rs`), `engine_link_lifecycle.rs` links to the engine (`engine_link.rs`,
 //! `engine_link_table.rs`), `multicast_groups.rs` those of multicast groups.
+//! `carried_links.rs` (`carried_link_table.rs`) has processes carry links to other hosts
+//! themselves, with the ports that `port_exchange.rs` learns.
 //! `doorbell_assignment.rs` gives links places in doorbells. `reachability_table.rs` and
 //! `reachability_probes.rs` probe the network as long as a link lives; `forced_disconnect.rs` ends
 //! links for operators. `socket_relation_rules.rs` decides which sockets may share memory
@@ -13,6 +15,8 @@
 //! `restore_links.rs` restores those that outlived a daemon. `rule_checks.rs` applies rules to
 //! links. `link_audit.rs` and `link_tracing.rs` report on watched links.
 
+mod carried_link_table;
+mod carried_links;
 mod datagram_pairing;
 pub(crate) mod direct_link;
 pub(crate) mod direct_link_lifecycle;
@@ -28,6 +32,7 @@ pub(crate) mod link_eviction;
 mod link_operation_contexts;
 mod link_tracing;
 mod multicast_groups;
+mod port_exchange;
 mod probe_answers;
 mod qp_lifecycle;
 mod qp_pairing;
@@ -46,6 +51,7 @@ pub(crate) use link_operation_contexts::{Linker, Observer, Pairing, Relater, Unl
 use crate::accounts::Paid;
 use crate::memory::LinkTable;
 use crate::row_keys::{LinkKey, RemotePeer, SessionId};
+use carried_link_table::CarriedLinks;
 use direct_link::Link;
 use direct_link_table::DirectLinks;
 use doorbell_assignment::Bells;
@@ -60,6 +66,7 @@ use socket_relations::Relations;
 pub(crate) struct Links {
     direct: DirectLinks,
     engine: EngineLinks,
+    pub(crate) carried: CarriedLinks,
     bells: Bells,
     /// The questions that the network must go on answering for links to live.
     consents: Consents,
@@ -135,7 +142,7 @@ impl Links {
 
     /// No link to the engine, and nothing that finds some or is shared by them.
     pub(crate) fn has_no_engine(&self) -> bool {
-        self.engine.is_empty() && self.bells.count() == 0
+        self.engine.is_empty() && self.carried.is_empty() && self.bells.count() == 0
     }
 
     /// Nothing rests on an answer of the network.
@@ -150,6 +157,7 @@ impl Links {
     pub(crate) fn check(&self) {
         self.direct.check();
         self.engine.check();
+        self.carried.check(|qpn, peer| self.engine.get(qpn, peer).is_some());
     }
 }
 

@@ -5,7 +5,8 @@
 //! Both ends announce what they hold. A link counts when both have, and the same checks hold as for
 //! a new one. An end whose other end does not announce itself in time is told that its peer is
 //! dead: most likely it died while no daemon ran. A link to the engine ended with the engine; a
-//! process that announces one is told that its peer is dead. Announcements are taken only for a
+//! process that announces one is told that its peer is dead, unless it has carried the link itself:
+//! that goes on, without the engine. Announcements are taken only for a
 //! while after the daemon was started.
 
 use crate::links::Linker;
@@ -17,7 +18,8 @@ use crate::links::link_eviction::Places;
 use crate::qp_data_path::PathReason;
 use crate::row_keys::LinkKey;
 use omniverb_session::body::{
-    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_CARRIED, RESUME_LINK,
+    RESUME_WIRE,
 };
 use omniverb_terms::{Errno, Qpn, Service};
 
@@ -58,6 +60,13 @@ impl Pairing<'_> {
             return Ok(());
         }
         if self.links.is_linked(m.qpn, m.dest_qpn) || qp.wish(m.dest_qpn).is_some() {
+            return Ok(());
+        }
+        if m.resume == RESUME_CARRIED {
+            let is_first = !qp.has_wishes() && self.links.engine_peers(m.qpn).is_empty();
+            if !is_first || self.linker().record_carried(m, now).is_err() {
+                self.unlinker().abandon_resume(m.qpn, m.dest_qpn);
+            }
             return Ok(());
         }
         // A connected queue pair has one peer; a datagram one as many as its session may have.

@@ -295,5 +295,8 @@ impl Unlinker<'_> {
         let told = LinkRefuses { qpn, peer_qpn: peer, refused: inbound.bits(), reserved: 0 };
         self.tenants.event(self.context, session, told);
         self.context.act(Action::RefuseEngine { vnic, qpn, peer_qpn: peer, inbound, outbound });
+        if !outbound.is_empty() {
+            self.ask_for_link((qpn, flow.remote_peer()));
+        }
     }
 }

@@ -16,7 +16,7 @@ impl QueuePairs {
         survivor_until: Option<u64>,
     ) {
         self.clear_wish_timer(context, m.qpn, m.dest_qpn);
-        let wish = Wish::new(m.sgid, m.dgid, survivor_until);
+        let wish = Wish::new(m, survivor_until);
         self.add_wish(m.qpn, m.dest_qpn, wish);
     }
 

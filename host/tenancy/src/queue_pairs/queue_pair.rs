@@ -2,6 +2,7 @@
 
 use crate::accounts::Receipt;
 use crate::row_keys::SessionId;
+use omniverb_session::body::ConnectQp;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::collections::BTreeMap;
 
@@ -21,12 +22,16 @@ pub(crate) struct Wish {
     pub(crate) failures: u32,
     /// The peer is gone, for this reason (`CLOSED_*`); said when the timer is due.
     pub(crate) gone: Option<u32>,
+    /// Its process offers to carry the link.
+    pub(crate) is_offered: bool,
 }
 
 impl Wish {
     /// A wish for which no network was asked yet.
-    pub(crate) fn new(sgid: Gid, dgid: Gid, survivor_until: Option<u64>) -> Wish {
-        Wish { sgid, dgid, target: None, survivor_until, failures: 0, gone: None }
+    pub(crate) fn new(m: &ConnectQp, survivor_until: Option<u64>) -> Wish {
+        let ConnectQp { sgid, dgid, carries, .. } = *m;
+        let is_offered = carries != 0;
+        Wish { sgid, dgid, target: None, survivor_until, failures: 0, gone: None, is_offered }
     }
 
     /// It is for a link that outlived the daemon before.

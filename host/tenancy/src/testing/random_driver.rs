@@ -14,7 +14,9 @@ use crate::{
 use omniverb_fairness::Holder;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, AttachGroup, CreateQp, Hello, ROLE_VERBS};
+use omniverb_session::carried_links::{AttachLink, CarriedPort};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
+use omniverb_wire::PortNotice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
@@ -34,6 +36,8 @@ pub struct Bench {
     pub silent: BTreeSet<(u64, u64)>,
     /// An unanswered probe may have been lost in front of us.
     pub flooded: bool,
+    /// Features of the other Omniverb.
+    pub features: u32,
     /// vNICs whose sockets could not be opened.
     pub closed: BTreeSet<u64>,
     /// Addresses that are not of the vNIC of their number, but of this one.
@@ -107,6 +111,7 @@ impl Bench {
             walls: BTreeSet::new(),
             silent: BTreeSet::new(),
             flooded: false,
+            features: 1,
             closed: BTreeSet::new(),
             moved: BTreeMap::new(),
             machines: BTreeSet::new(),
@@ -263,7 +268,9 @@ impl Bench {
                 let source = source.unwrap_or_else(first);
                 self.tenancy.probe_arrived(id, (source, vnic(to)), self.now)
             }
-            4 if known => self.tenancy.probe_replied(id, (destination, from), 1, self.now),
+            4 if known => {
+                self.tenancy.probe_replied(id, (destination, from), self.features, self.now)
+            }
             _ => Vec::new(),
         };
         // In vain if that vNIC has no process.
@@ -304,6 +311,8 @@ pub fn exercise(bytes: &[u8]) {
         engine_links_per_vnic: 5,
         engine_links: 8,
         engine_connections: 6,
+        carried_links: 3,
+        carried_links_per_vnic: 2,
         vnics: 2,
         sessions: 5,
         probes_per_vnic: 2,
@@ -323,6 +332,10 @@ pub fn exercise(bytes: &[u8]) {
         let windows = PairWindows { free: 1, room: 3, ..PairWindows::default() };
         bench.tenancy.set_pair_windows(vnic(2), windows);
         bench.tenancy.set_has_memory(vnic(2), bytes.len() % 32 > 15);
+    }
+    if bytes.len() % 64 > 31 {
+        bench.tenancy.let_processes_carry();
+        bench.features |= PortNotice::FEATURE;
     }
     let mut rest = bytes;
     let mut opened = BTreeSet::new();
@@ -401,6 +414,15 @@ pub fn exercise(bytes: &[u8]) {
                 let (tag, memory, channel) = (0, None, Channel::Calls);
                 bench.say(session, &Arrived { channel, tag, message, memory });
             }
+            13 if selector & 8 == 8 => {
+                let Some((&[qpn, value, port, number], after)) = rest.split_first_chunk::<4>()
+                else {
+                    break;
+                };
+                rest = after;
+                let ends = (Qpn(u32::from(qpn % 16) + 2), Qpn(u32::from(value % 80) + 2));
+                carry(&mut bench, session, ends, (selector, port, number.into()));
+            }
             8 => {
                 let vnic = vnic(u64::from(selector % 4));
                 let actions = match selector & 16 {
@@ -474,6 +496,31 @@ fn hand_out(bench: &mut Bench, selector: u8) {
     let message = Adopted { token, errno, epoch: 0 }.into();
     let memory = Some(MemoryFacts { is_final: true, is_write_sealed: selector & 1 == 0 });
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
+}
+
+/// A process, or another Omniverb, says something of a link that a process may carry.
+fn carry(
+    bench: &mut Bench,
+    session: u64,
+    (qpn, peer_qpn): (Qpn, Qpn),
+    (selector, port, number): (u8, u8, u64),
+) {
+    let port = [0, 80, 4791, 1024 + u32::from(port)][usize::from(port & 3)];
+    let message = match selector & 0x30 {
+        0x00 => CarriedPort { qpn, peer_qpn, port, reserved: 0 }.into(),
+        0x10 => AttachLink::fresh(qpn, peer_qpn).into(),
+        _ => {
+            let is_question = selector & 0x10 == 0;
+            let (from, to, port) = (peer_qpn, qpn, port as u16);
+            let notice =
+                PortNotice { from, to, port, is_question, number: number + 1, heard: number };
+            let (at, sender) = (u64::from(selector & 3), ip(u64::from(selector >> 5) % 5));
+            let actions = bench.tenancy.port_notice(vnic(at), sender, &notice, bench.now);
+            return bench.carry_out(actions);
+        }
+    };
+    let (tag, memory, channel) = (0, None, Channel::Calls);
+    bench.say(session, &Arrived { channel, tag, message, memory });
 }
 
 /// Changes the policy of a vNIC.

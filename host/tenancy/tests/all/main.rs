@@ -4,6 +4,7 @@
 //! `directory_restricted_vnics.rs` and `packed_extents.rs` run parts of it again.
 
 mod capture_tracing;
+mod carried_links;
 mod cm_bound_ids;
 mod cm_connections;
 mod cm_duplicates;

@@ -1,6 +1,6 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic.
 
-use crate::{Fragments, IcrcFlow, IcrcVerdict, Identification, Packet};
+use crate::{Fragments, IcrcFlow, IcrcVerdict, Identification, Packet, PortNotice};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Parses arbitrary bytes and calls every accessor; checks and seals them as a datagram.
@@ -17,6 +17,10 @@ pub fn packet(bytes: &[u8]) {
         assert_eq!(packet.srq().is_some(), packet.opcode().has_srq());
         let _ = (packet.deth(), packet.atomic_ack(), packet.to_string());
         let _ = packet.flush().map(|feth| (feth.placement(), feth.selectivity()));
+    }
+    // A notice has no bytes that mean nothing.
+    if let Some(notice) = PortNotice::read(bytes) {
+        assert_eq!(notice.datagram(), bytes);
     }
     let source_port = 0xc000;
     let v4 = Ipv4Addr::LOCALHOST.into();

@@ -87,8 +87,9 @@ pub enum Command {
     ///
     /// A queue pair's path is `direct` (a link between the two processes; one-sided operations may
     /// be mapped or mediated), `forwarded` (through the daemon, to a peer of this host), `wire`
-    /// (through the daemon and the network, to another Omniverb) or `roce` (the same, to any other
-    /// RoCE v2 device there). The last column gives the reason. Users that may open the operators'
+    /// (through the daemon and the network, to another Omniverb), `carried` (by the process itself
+    /// and the network, to another Omniverb) or `roce` (through the daemon, to any other RoCE v2
+    /// device there). The last column gives the reason. Users that may open the operators'
     /// socket are shown all network namespaces, others their own.
     Status {
         /// Print JSON instead of a table.

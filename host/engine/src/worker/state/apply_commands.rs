@@ -44,6 +44,9 @@ impl State {
             Command::Refuse { vnic, qpn, peer_qpn, refused } => {
                 self.refuse(vnic, (qpn, peer_qpn), refused);
             }
+            Command::SetPeerPort { vnic, qpn, peer_qpn, port } => {
+                self.set_peer_port(vnic, (qpn, peer_qpn), port);
+            }
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => {
                 let file = match &grant.memory {

@@ -118,6 +118,18 @@ impl State {
         }
     }
 
+    /// Packets of a link go to this UDP port of its peer's from now on.
+    pub(super) fn set_peer_port(&mut self, vnic: VnicId, link: (Qpn, Qpn), port: u16) {
+        for index in self.links.of(link.0, link.1) {
+            if let Some(link) = self.links.get_mut(index)
+                && link.ends().vnic == vnic
+            {
+                link.set_peer_port(port);
+                self.links.touch(index, Reason::News);
+            }
+        }
+    }
+
     pub(super) fn attach(&mut self, attach: &Attach) {
         // The application's QP was reset and comes back. Datagram peers on different hosts may have
         // the same number.
@@ -136,15 +148,25 @@ impl State {
             Err(_) => {
                 self.bells.drop_unused(attach.bell);
                 let status = Status::LocalProtection;
-                let _ = self.outbox.post(attach.vnic, Event::Failed { qpn, peer_qpn, status });
+                let event = match attach.handover {
+                    None => Event::Failed { qpn, peer_qpn, status },
+                    Some(_) => Event::NotServed { qpn, peer_qpn },
+                };
+                let _ = self.outbox.post(attach.vnic, event);
             }
         }
     }
 
     fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
-        if let Some(memory) = &attach.bell_memory {
+        // One whose last link ended is not kept; it may be the same for the next.
+        if let Some(memory) = &attach.bell_memory
+            && self.bells.doorbell(attach.bell).is_none()
+        {
             let carrier = self.vnics.get(attach.vnic).and_then(|vnic| vnic.sockets.carried());
             self.bells.add(attach.bell, memory, carrier)?;
+        }
+        if attach.handover.as_ref().is_some_and(|state| !state.is_empty()) {
+            return Err(io::ErrorKind::Unsupported.into());
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let doorbell = self.bells.doorbell(attach.bell).ok_or_else(missing)?;
@@ -202,7 +224,7 @@ impl State {
         let (vnic, within) = (attach.vnic, attach.within);
         let ends = Ends { vnic, qpn, peer_qpn, service, flow, interface, within };
         let bell = (attach.bell, attach.local_slot);
-        let mut link = Link::new(ends, kind, bell);
+        let mut link = Link::new(ends, kind, bell, attach.peer_port);
         link.refuse(attach.refused);
         let index = self.links.insert(link);
         self.bells.bind(bell, index);

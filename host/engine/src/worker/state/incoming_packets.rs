@@ -9,12 +9,12 @@ use crate::network::pending_probes::Number;
 use crate::network::roce_port::Arrival;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::{Ends, Reason};
-use omniverb_datapath::peer_features;
 use omniverb_datapath::train_numbering::Numbering;
+use omniverb_datapath::way_trial::{self, TrialDatagram, TrialNames};
 use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Service, UnderlayRoute, VnicId, group_of_programs};
 use omniverb_transport::Ecn;
-use omniverb_wire::{IcrcVerdict, Identification, Packet};
+use omniverb_wire::{IcrcVerdict, Identification, PORT, Packet, PortNotice};
 use std::net::IpAddr;
 
 impl State {
@@ -65,7 +65,44 @@ impl State {
             return;
         }
         if let Some(handshake) = handshake_datagram::read(datagram) {
-            self.handshake(vnic, arrival, handshake);
+            return self.handshake(vnic, arrival, handshake);
+        }
+        if let Some(TrialDatagram::Question(names)) = way_trial::read(datagram) {
+            return self.answer_trial(vnic, arrival, &names);
+        }
+        // No process of a tenant sends from this port.
+        if arrival.flow.source_port == PORT
+            && let Some(notice) = PortNotice::read(datagram)
+        {
+            self.notice_of_ports(vnic, arrival.flow.source, notice);
+        }
+    }
+
+    /// A process that carries a link of its own asks whether packets get here. Only the peer of a
+    /// link of ours is answered, from the port that its daemon named.
+    fn answer_trial(&mut self, at: VnicId, arrival: &Arrival, names: &TrialNames) {
+        let Some(index) = self.links.connected(names.to) else { return };
+        let Some(link) = self.links.get(index) else { return };
+        let Ends { vnic, qpn, peer_qpn, flow, .. } = *link.ends();
+        let from = (arrival.flow.source, arrival.flow.source_port);
+        if vnic != at || from != (flow.destination, link.peer_port()) {
+            return;
+        }
+        let answer = names.answers(qpn, peer_qpn);
+        let (Some(answer), Some(home)) = (answer, self.vnics.get_mut(at)) else { return };
+        if home.reports.may_notice(from.0, clock::now()) {
+            home.sockets.answer_port(&answer, from, arrival.interface);
+        }
+    }
+
+    /// Passes on what another Omniverb says of its ports, within its limit, if some are expected.
+    fn notice_of_ports(&mut self, vnic: VnicId, from: IpAddr, notice: PortNotice) {
+        if self.features & PortNotice::FEATURE == 0 {
+            return;
+        }
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
+        if home.reports.may_notice(from, clock::now()) {
+            let _ = self.outbox.post(vnic, Event::PortNotice { vnic, from, notice });
         }
     }
 
@@ -86,7 +123,7 @@ impl State {
             Number::Strange if features.is_none() => {
                 let Some(home) = self.vnics.get_mut(at) else { return };
                 if home.reports.may_reply(from, clock::now()) {
-                    let reply = handshake_datagram::reply(number, peer_features::ALL);
+                    let reply = handshake_datagram::reply(number, self.features);
                     home.sockets.answer(&reply, from, arrival.interface);
                 }
             }

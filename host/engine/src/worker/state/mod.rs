@@ -40,6 +40,8 @@ const LINKS_PER_TURN: usize = 32;
 /// Its parts, each of which keeps its own order.
 pub(super) struct State {
     outbox: Outbox,
+    /// Bits of [`omniverb_datapath::peer_features`] that other Omniverbs are told of.
+    features: u32,
     /// Questions of ours, of which answers are heard first.
     questions: Questions,
     showing: Showing,
@@ -78,10 +80,11 @@ impl State {
         showing: Showing,
         store: Store,
         mappings: Mappings,
-        questions: Questions,
+        (questions, features): (Questions, u32),
     ) -> io::Result<State> {
         Ok(State {
             outbox,
+            features,
             questions,
             showing,
             bells: Bells::new()?,

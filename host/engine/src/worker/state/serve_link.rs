@@ -227,7 +227,10 @@ impl State {
                     vnic.capture.has_sent(ends.flow.source);
                 }
                 let sent = match &mut vnic.tunnel {
-                    None => vnic.sockets.send(&ends.flow, ends.interface, bytes, segment),
+                    None => {
+                        let to = (link.peer_port(), ends.interface);
+                        vnic.sockets.send_to_port(&ends.flow, to, bytes, segment)
+                    }
                     Some(tunnel) => {
                         let sent = tunnel.send(&ends.flow, ends.interface, (bytes, segment));
                         self.settle_tunnel(ends.vnic);

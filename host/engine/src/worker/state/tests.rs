@@ -12,6 +12,7 @@ use crate::pages::mapped_memory_budget::Mappings;
 use crate::worker::link::{Ends, Link};
 use crate::worker::shared_counters::{Counters, Showing};
 use crate::worker::thread_sleep::Watcher;
+use omniverb_datapath::peer_features;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::udp_socket::UdpPort;
 use omniverb_sys::{EventFd, Extent, memfd};
@@ -22,6 +23,8 @@ use omniverb_wire::{DATAGRAM_MAX, IcrcFlow, PORT, write_notification};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+
+mod peer_ports;
 
 const HERE: VnicId = VnicId(1);
 const THERE: VnicId = VnicId(2);
@@ -40,7 +43,8 @@ fn bench_showing(counters: Counters) -> (State, Events) {
     let outbox = Outbox::new(events.clone(), Arc::new(EventFd::new().unwrap()));
     let showing = Showing::new(counters);
     let (store, questions) = (Store::new(1 << 20), Questions::default());
-    (State::new(outbox, showing, store, Mappings::default(), questions).unwrap(), events)
+    let answers = (questions, peer_features::ALL | peer_features::CARRIED);
+    (State::new(outbox, showing, store, Mappings::default(), answers).unwrap(), events)
 }
 
 fn memory(bytes: usize) -> Memory {
@@ -77,6 +81,8 @@ fn attach(service: Service, end: &End) -> Attach {
         within,
         refused: Operations::NONE,
         features: 0,
+        peer_port: PORT,
+        handover: None,
     }
 }
 
