@@ -11,7 +11,7 @@
 //! * [`connection_ids`]: how the two ends name a connection.
 //! * [`byte_queue`]: bytes that have come and were not received.
 //! * [`acceptance`], [`acceptance_stage`]: whether it was accepted, and what becomes of it if not.
-//! * [`lane_assignment`], [`activity`]: whether it has a lane to itself.
+//! * [`lane_assignment`], [`connection_activity`]: whether it has a lane to itself.
 
 pub mod acceptance;
 pub mod acceptance_stage;

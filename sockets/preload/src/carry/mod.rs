@@ -7,14 +7,14 @@
 //!
 //! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::private_link_slot`], in
 //!   `sockets/formats/src/private_link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember
-//!   those that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides
-//!   how soon, [`broker_dispatch`] has the answers handled by [`broker_link_messages`],
-//!   [`map_sealed_memfd`] maps what comes with them.
-//! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
-//!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
-//!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
-//!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`published_bytes`]
-//!   gives the kernel what the peer has not read ([`unread_links`]).
+//!   those that are over. [`offer_sockets_to_broker`] offers sockets to the [`broker`],
+//!   [`admission`] decides how soon, [`broker_dispatch`] has the answers handled by
+//!   [`broker_link_messages`], [`map_sealed_memfd`] maps what comes with them.
+//! * **Moving bytes.** [`ring_or_kernel_choice`] decides how a call's bytes go. [`fast_path`] sends
+//!   and receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and
+//!   [`mod@receive`] do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for
+//!   room; [`send_source`] and [`crate::iovecs`] say where bytes come from and go to.
+//!   [`published_bytes`] gives the kernel what the peer has not read ([`unread_links`]).
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`crate::spin_history`],
 //!   [`yield_cpu`] and [`cpu_contention`] decide how long a call polls before it sleeps;
 //!   [`reader_polling`] tells the peer that it polls.
