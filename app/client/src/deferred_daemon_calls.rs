@@ -58,6 +58,10 @@ pub(crate) enum DeferredCall {
     /// The daemon has made a link of a group that the queue pair is not attached to any more: it is
     /// to end. After a pause, too: a thread may be attaching it just now.
     Leave { qpn: Qpn, peer_qpn: Qpn },
+    /// The port of a link that this process carries.
+    TellPort { qpn: Qpn },
+    /// Links that were carried are the engine's from now on, or have failed.
+    SettleCarried,
     /// Asks why a queue pair reaches no peer.
     Explain { qpn: Qpn },
     /// Look for a daemon, as often as this is asked for.

@@ -1,6 +1,7 @@
 //! What the device asks of the world: answered without blocking, the rest is left to the progress
 //! thread.
 
+use crate::carried_connections::CarriedConnections;
 use crate::deferred_daemon_calls::DeferredCall;
 use crate::progress_thread_state::Progress;
 use omniverb_device::send_work_request::Destination;
@@ -67,17 +68,33 @@ const NAP_MAX: Duration = Duration::from_micros(200);
 /// The device's world: this process.
 pub(crate) struct ProcessHost {
     progress: Arc<Progress>,
+    carried: Arc<CarriedConnections>,
 }
 
 impl ProcessHost {
-    pub(crate) fn new(progress: Arc<Progress>) -> Self {
-        Self { progress }
+    pub(crate) fn new(progress: Arc<Progress>, carried: Arc<CarriedConnections>) -> Self {
+        Self { progress, carried }
     }
 }
 
 impl Host for ProcessHost {
     fn now(&self) -> u64 {
         omniverb_sys::clock::now()
+    }
+
+    #[inline(always)]
+    fn carries_connections(&self) -> bool {
+        self.carried.are_some()
+    }
+
+    #[inline(always)]
+    fn poll_network(&self) {
+        self.carried.poll();
+    }
+
+    #[inline(always)]
+    fn posted_to_network(&self) {
+        self.carried.posted();
     }
 
     fn nap(&self, word: &AtomicU64, value: u32) {

@@ -23,20 +23,25 @@ pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// `before` and `in_parent`: what the client has done around a fork, first and last of all.
-pub(crate) fn install(before: extern "C" fn(), in_parent: extern "C" fn()) {
+/// `before`, `in_parent` and `in_child`: what the client has done around a fork, first and last of
+/// all.
+pub(crate) fn install(
+    before: extern "C" fn(),
+    in_parent: extern "C" fn(),
+    in_child: extern "C" fn(),
+) {
     INSTALL.call_once(|| {
         // SAFETY: the handler is a static function that only changes atomics.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        unsafe { libc::pthread_atfork(None, None, Some(begin_generation)) };
         // Before the application registers handlers that look at adopted memory.
         omniverb_adopt::install_fork_hooks();
         // Handlers that are registered later are called earlier before a fork.
         // SAFETY: static functions that stay as long as this library does.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), None) };
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
-extern "C" fn in_child() {
+extern "C" fn begin_generation() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     region_extents_by_rkey::let_pages_move_in_child();
 }

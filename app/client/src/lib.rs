@@ -5,6 +5,7 @@
 //! then work without either. There is one [`Client`] per process, made when the program first
 //! asks for devices; nothing runs or is open before that.
 
+mod carried_connections;
 mod client;
 mod daemon_call_lock;
 mod daemon_caller_trait;

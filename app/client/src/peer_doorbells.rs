@@ -9,7 +9,7 @@ use omniverb_ring::{DoorbellPage, Window};
 use omniverb_sys::lock;
 use omniverb_sys::{DoorbellSleeper, Extent, ProcessLiveness, doorbell_listener};
 use omniverb_terms::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -185,10 +185,16 @@ impl PeerDoorbells {
         lock(&self.list).values().map(|record| record.heard_as.is_some()).collect()
     }
 
-    /// Takes all out that the engine rang.
-    pub(crate) fn remove_engines(&self, sleep: &DoorbellSleeper) -> Vec<Arc<PeerDoorbell>> {
+    /// Takes all out that the engine rang, but for those that are kept: this process rings them,
+    /// too.
+    pub(crate) fn remove_engines(
+        &self,
+        kept: &BTreeSet<BellName>,
+        sleep: &DoorbellSleeper,
+    ) -> Vec<Arc<PeerDoorbell>> {
         let mut list = lock(&self.list);
-        let dead = list.extract_if(|_, record| record.far_end == FarEnd::Engine);
+        let dead = list
+            .extract_if(|name, record| record.far_end == FarEnd::Engine && !kept.contains(name));
         let dead: Vec<_> = dead.map(|(_, record)| record).collect();
         drop(list);
         dead.into_iter().map(|record| self.end(record, sleep)).collect()

@@ -109,6 +109,12 @@ impl QueuePairs {
         }
     }
 
+    /// The bells of the links of these.
+    pub(crate) fn bells(&self, numbers: &BTreeSet<Qpn>) -> BTreeSet<BellName> {
+        let list = lock(&self.list);
+        numbers.iter().filter_map(|number| list.get(number)?.bell).collect()
+    }
+
     /// Does something while this one is there. Once it is not the daemon may hear so, and give
     /// what was its link's to others.
     pub(crate) fn while_there(&self, number: Qpn, work: impl FnOnce()) {

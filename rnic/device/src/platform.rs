@@ -57,6 +57,15 @@ pub enum ToleratedMismatch {
 pub trait Host: Send + Sync {
     /// Monotonic nanoseconds.
     fn now(&self) -> u64;
+    /// Whether this process carries connections over a network, in place of the daemon's engine:
+    /// then no other thread needs a processor for what polls wait for.
+    fn carries_connections(&self) -> bool {
+        false
+    }
+    /// A poll of a CQ with links to an engine looks for news: it may look into the network.
+    fn poll_network(&self) {}
+    /// Requests were posted to a link that leads to an engine: they may leave. No lock is held.
+    fn posted_to_network(&self) {}
     /// Sleeps while the low half of `word` is `value`, until woken, and at most for a moment.
     fn nap(&self, word: &AtomicU64, value: u32);
     /// Something began to wait: the progress thread must have a look.

@@ -1,10 +1,11 @@
 //! Tells the peer of news, by its ready bit and a kick, if it asked for that; and what this end
 //! asks for.
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Doorbell, Endpoint};
 use crate::layout::word;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
+use std::sync::Arc;
 
 impl Endpoint {
     /// Whether we look at the rings by ourselves; if not, the peer sets our ready bit.
@@ -36,6 +37,14 @@ impl Endpoint {
             self.has_kicked = true;
             self.doorbell.kick();
         }
+    }
+
+    /// Another process serves the peer's end from now on: this doorbell wakes it, by the bit
+    /// `peer_slot` of its page, and does so at once, since news may lie in the link.
+    pub fn switch_doorbell(&mut self, doorbell: Arc<dyn Doorbell>, peer_slot: u32) {
+        self.peer_page = doorbell.page().clone();
+        (self.doorbell, self.peer_slot) = (doorbell, peer_slot);
+        self.notify_peer();
     }
 
     /// Wakes the peer, whether or not it asked for that, unless it was woken since

@@ -13,7 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Bytes of datagrams that may wait to be read, if the system allows any program so many.
+/// Budget: bytes of datagrams that may wait to be read, if the system allows any program so many.
 const RECEIVE_BYTES: usize = 4 << 20;
 /// Bytes of datagrams that may wait to be sent.
 const SEND_BYTES: usize = 4 << 20;

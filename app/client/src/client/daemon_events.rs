@@ -57,7 +57,11 @@ impl Client {
             Message::LinkClosed(closed) => {
                 if let Some(qp) = self.qps.get(closed.qpn) {
                     match closed.reason {
-                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
+                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => {
+                            // What the peer sent last may be in the socket still.
+                            self.carried.read_all();
+                            qp.peer_died(closed.peer_qpn);
+                        }
                         _ => qp.peer_closed(closed.peer_qpn),
                     }
                     if qp.is_hidden() {
@@ -68,6 +72,8 @@ impl Client {
                     }
                 }
             }
+            Message::PeerPort(told) => self.hear_peer_port(&told),
+            Message::GiveLink(asked) => self.hear_give_link(&asked),
             Message::LinkRefuses(link) => {
                 if let Some(qp) = self.qps.get(link.qpn) {
                     qp.refuse(link.peer_qpn, Operations::from_bits(link.refused));

@@ -5,13 +5,14 @@ use crate::daemon_messages_with_fds::{LinkFiles, MessageWithFiles};
 use crate::memory_from_daemon;
 use crate::peer_doorbells::{BELL_BYTES, PeerBell, PeerDoorbells};
 use omniverb_device::peer_doorbells::PeerDoorbell;
-use omniverb_device::{FarEnd, Peer, Shared};
+use omniverb_device::{FarEnd, Peer, Qp, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::{DoorbellSleeper, Extent};
 use omniverb_terms::{Errno, Operations};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Most bytes of one ring that we map at a daemon's word.
 const RING_BYTES_MAX: u32 = 64 << 20;
@@ -41,13 +42,15 @@ impl Client {
         let (request_bytes, response_bytes) =
             (ready.request_bytes as usize, ready.response_bytes as usize);
         let bytes = layout::link_bytes(request_bytes, response_bytes);
+        let memory = memory_from_daemon::map(&link, bytes)?;
+        let bells = self.link_bells(ready, bell.page.clone(), doorbell)?;
         let parts = EndpointParts {
-            memory: memory_from_daemon::map(&link, bytes)?,
+            memory: memory.clone(),
             side: ready.side as usize,
             request_bytes,
             response_bytes,
-            doorbell,
-            peer_slot: ready.peer_slot,
+            doorbell: bells.doorbell.clone(),
+            peer_slot: bells.slot,
         };
         let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
         let of_group = ready.peer_qpn.is_group();
@@ -69,6 +72,7 @@ impl Client {
             let served = front.as_ref().unwrap_or(&qp);
             bell.bind(ready.local_slot, served, index);
             self.bells.hear(name, &self.progress.sleep);
+            self.carry(ready, memory, bells);
             // News that came before the bit had a meaning.
             served.pump();
         } else if of_group {
@@ -81,14 +85,17 @@ impl Client {
         Ok(())
     }
 
-    /// The daemon whose events were read until now is gone. Links between processes need none; the
-    /// engine's links, and the bells it rang, died with it.
+    /// The daemon whose events were read until now is gone. Links between processes need none, nor
+    /// do those that this process carries; the engine's links, and the bells it rang, died with it.
     pub(crate) fn daemon_lost(&self) {
         self.bells.begin_era();
         self.tracing.end(&self.qps);
-        self.qps.all().iter().for_each(|qp| qp.engine_died());
+        let carried = self.carried.qpns();
+        let died = |qp: &&Arc<Qp>| !carried.contains(&qp.number);
+        self.qps.all().iter().filter(died).for_each(|qp| qp.engine_died());
         self.groups.forget_links(self);
-        let dead = self.bells.remove_engines(&self.progress.sleep);
+        let kept = self.qps.bells(&carried);
+        let dead = self.bells.remove_engines(&kept, &self.progress.sleep);
         dead.iter().for_each(|bell| self.shared.bells.remove(bell));
     }
 }

@@ -4,6 +4,7 @@
 
 mod adopt_and_withdraw_pages;
 mod capture_tracing;
+mod carried_links;
 mod daemon_events;
 mod device_sharing;
 mod explain_unreachable_peer;
@@ -39,8 +40,9 @@ use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::daemon_session::{self, Session};
 use crate::vnic_description::{NoDevice, VirtualNic};
 use crate::{
-    deferred_daemon_calls, device_import, device_platform, fork, peer_doorbells, peer_mappings,
-    region_extents_by_rkey, sibling_library_event_subscribers, xrc_domain_discovery,
+    carried_connections, deferred_daemon_calls, device_import, device_platform, fork,
+    peer_doorbells, peer_mappings, region_extents_by_rkey, sibling_library_event_subscribers,
+    xrc_domain_discovery,
 };
 use crate::{
     link_trace_writer, progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp,
@@ -66,6 +68,8 @@ pub struct Client {
     pub(crate) groups: MulticastGroups,
     pub(crate) bells: Arc<peer_doorbells::PeerDoorbells>,
     pub(crate) progress: Arc<progress_thread_state::Progress>,
+    /// Connections over a network that this process carries itself.
+    pub(crate) carried: Arc<carried_connections::CarriedConnections>,
     /// Calls to the daemon that no thread of the application waits for.
     calls: Arc<deferred_daemon_calls::DeferredCalls>,
     /// Descriptors of other libraries that the progress thread looks after.
@@ -106,13 +110,18 @@ extern "C" fn after_fork() {
     region_extents_by_rkey::let_pages_move();
 }
 
+/// This is a child that was just forked.
+extern "C" fn after_fork_in_child() {
+    carried_connections::close_in_child();
+}
+
 impl Client {
     /// The process's client; connects on first use.
     ///
     /// # Errors
     /// [`NoDevice`].
     pub fn get() -> Result<Arc<Client>, NoDevice> {
-        fork::install(before_fork, after_fork);
+        fork::install(before_fork, after_fork, after_fork_in_child);
         let mut slot = lock(&CLIENT);
         if let Some(client) = &*slot
             && client.is_ours()
@@ -141,7 +150,11 @@ impl Client {
         let progress = progress_thread_state::Progress::new().map_err(NoDevice::Resources)?;
         let bells = peer_doorbells::PeerDoorbells::new().map_err(NoDevice::Resources)?;
         let service = Arc::<device_import::PeerSocketThread>::default();
-        let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
+        let thread = progress.clone();
+        let tell = move || thread.run(deferred_daemon_calls::DeferredCall::SettleCarried);
+        let carried = carried_connections::CarriedConnections::new(tell);
+        let host = device_platform::ProcessHost::new(progress.clone(), carried.clone());
+        let shared = Shared::new(Box::new(host));
         shared.set_daemon(daemon);
         let (session, qps, bells) = (Arc::new(session), Arc::default(), Arc::new(bells));
         let pages = GrantedPages::new(
@@ -164,6 +177,7 @@ impl Client {
             watches: sibling_library_fds::Watches::new(progress.daemon_listener.clone()),
             subscribers: Default::default(),
             progress,
+            carried,
             calls: Arc::default(),
             mapped: peer_mappings::PeerMappings::default(),
             places: Default::default(),

@@ -13,6 +13,7 @@ use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, access};
 use omniverb_session::Message;
 use omniverb_session::body::{
     CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated, QpFailed,
+    RESUME_CARRIED, RESUME_LINK,
 };
 use omniverb_terms::{Errno, Qpn, Service};
 use std::sync::Arc;
@@ -96,6 +97,7 @@ impl Client {
             }
             State::Reset => {
                 self.qps.group_unlinked(qp.number, None);
+                self.carried.end(qp.number);
                 let connected = self.qps.disconnect(qp.number);
                 if connected || qp.service == Service::Ud {
                     let answer =
@@ -132,6 +134,7 @@ impl Client {
         }
         await_last_words(qp);
         qp.destroy();
+        self.carried.end(qp.number);
         let slot = self.qps.remove(qp.number);
         self.pages.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
         if let Some(slot) = slot {
@@ -164,7 +167,7 @@ fn request_datagram_link(
     let Some(qp) = qps.get(qpn) else { return LinkReply::Over };
     let Destination { dgid, sgid, qpn: dest_qpn } = destination;
     let connection = Connection { dgid, sgid, dest_qpn };
-    match daemon.call(&connect_message(qpn, &connection, Purpose::Connect)) {
+    match daemon.call(&connect_message(&qp, &connection, Purpose::Connect)) {
         Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return LinkReply::NotYet,
         Ok(_) => {}
         Err(errno) => {
@@ -184,7 +187,7 @@ impl QueuePairs {
         connection: Connection,
     ) -> Result<(), Errno> {
         self.connect(qp.number, connection);
-        daemon.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
+        daemon.call(&connect_message(qp, &connection, Purpose::Connect))?;
         Ok(())
     }
 }
@@ -208,6 +211,8 @@ impl Caller for Client {
             DeferredCall::Discard { qpn } => self.discard(qpn),
             DeferredCall::Attach { qpn } => return self.groups.attach_again(self, qpn),
             DeferredCall::Leave { qpn, peer_qpn } => return self.groups.leave(self, qpn, peer_qpn),
+            DeferredCall::TellPort { qpn } => self.tell_port(qpn),
+            DeferredCall::SettleCarried => self.settle_carried(),
             DeferredCall::Explain { qpn } => explain_qp(self, qpn),
             DeferredCall::Reconnect => drop(self.reconnect()),
             DeferredCall::Settle if self.session.settle().is_err() => return CallOutcome::Again,
@@ -252,15 +257,19 @@ pub(super) enum Purpose {
     Connect,
     /// It was made by the daemon before, and is only to be recorded.
     Record,
+    /// The same of one that this process carries.
+    RecordCarried,
 }
 
-pub(super) fn connect_message(qpn: Qpn, connection: &Connection, purpose: Purpose) -> Message {
+pub(super) fn connect_message(qp: &Qp, connection: &Connection, purpose: Purpose) -> Message {
     let Connection { dgid, sgid, dest_qpn } = *connection;
     let resume = match purpose {
         Purpose::Connect => 0,
-        Purpose::Record => 1,
+        Purpose::Record => RESUME_LINK,
+        Purpose::RecordCarried => RESUME_CARRIED,
     };
-    ConnectQp { qpn, dest_qpn, sgid, dgid, resume, carries: 0 }.into()
+    let carries = u32::from(qp.service == Service::Rc);
+    ConnectQp { qpn: qp.number, dest_qpn, sgid, dgid, resume, carries }.into()
 }
 
 #[cfg(test)]

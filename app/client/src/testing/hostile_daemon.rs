@@ -16,6 +16,7 @@ use omniverb_device::{
 };
 use omniverb_link::layout;
 use omniverb_session::body::*;
+use omniverb_session::carried_links::{GiveLink, PeerPort};
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::{Message, SOCKET_VARIABLE, decode, encode};
 use omniverb_sys::{lock, memfd, seqpacket};
@@ -309,7 +310,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
     let qpn = known.unwrap_or_else(|| bytes.word());
     let peer_qpn = bytes.of([0x200, 0x201, qpn]);
     let mut files = Vec::new();
-    let message = match bytes.byte() % 12 {
+    let message = match bytes.byte() % 13 {
         0..=4 => {
             let mut ready = LinkReady::new_zeroed();
             (ready.qpn, ready.peer_qpn) = (Qpn(qpn), Qpn(peer_qpn));
@@ -323,6 +324,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             ready.local_slot = bytes.of([0, 1, 4095, 4096, u32::MAX, 64]);
             ready.peer_slot = bytes.of([0, 1, 4095, 4096, u32::MAX, 64]);
             ready.engine = bytes.of([0, 1]);
+            ready.carried = bytes.of([0, 0, 1]);
             ready.traced = bytes.of([0, 1]);
             let (request, response) = (ready.request_bytes as usize, ready.response_bytes as usize);
             ready.memory = extent(bytes, layout::link_bytes(request, response) as u64);
@@ -370,6 +372,13 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             }
             .into()
         }
+        11 => match bytes.byte() % 2 {
+            0 => GiveLink { qpn: Qpn(qpn), peer_qpn: Qpn(peer_qpn) }.into(),
+            _ => {
+                let port = bytes.of([0, 4791, 50_001, 1 << 16, u32::MAX]);
+                PeerPort { qpn: Qpn(qpn), peer_qpn: Qpn(peer_qpn), port, reserved: 0 }.into()
+            }
+        },
         10 => {
             let memory = extent(bytes, omniverb_link::captured_operations_ring::TRACE_BYTES as u64);
             files.extend(file(bytes, memory));

@@ -69,7 +69,8 @@ pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn SharedQueu
 
 /// A device without a peer behind it.
 pub(crate) fn stand_in() -> Option<Arc<Qp>> {
-    let host = crate::device_platform::ProcessHost::new(Progress::new().ok()?);
+    let carried = crate::carried_connections::CarriedConnections::new(|| {});
+    let host = crate::device_platform::ProcessHost::new(Progress::new().ok()?, carried);
     let shared = Shared::new(Box::new(host));
     let spec = QpSpec::bare(&shared, Service::XrcRecv, None);
     let memory = omniverb_ring::Window::private(STATISTICS_SLOT_BYTES);

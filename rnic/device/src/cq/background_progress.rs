@@ -63,6 +63,11 @@ impl Shared {
         }
     }
 
+    /// Whether a program waits for the event of a CQ, or is about to.
+    pub fn awaits_events(&self) -> bool {
+        self.cqs().iter().any(|cq| cq.is_armed.load(Ordering::Acquire))
+    }
+
     /// A peer woke this process: serves what is announced, also if a thread polls. True if
     /// something was.
     pub fn rung(&self) -> bool {

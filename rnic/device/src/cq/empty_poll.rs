@@ -41,7 +41,8 @@ impl Cq {
         let count = self.look(out);
         let count = if count > 0 { count } else { self.take(out) };
         self.attendance.took(count);
-        if count == 0 && self.links.all_lead_to_engine() {
+        if count == 0 && self.links.all_lead_to_engine() && !self.shared.host.carries_connections()
+        {
             self.pause();
         }
         count
@@ -83,6 +84,9 @@ impl Cq {
     /// the queue.
     #[inline(always)]
     fn look(&self, out: &mut [Wc]) -> usize {
+        if self.links.some_lead_to_engine() {
+            self.shared.host.poll_network();
+        }
         let Some(mut guard) = self.watch.try_lock() else { return 0 };
         let list = &mut *guard;
         let (mut idle, mut count, mut news) = (None, 0, false);

@@ -46,6 +46,12 @@ impl LinkCount {
         self.to_engine().is_some()
     }
 
+    /// Whether there are links to the engine.
+    #[inline(always)]
+    pub(super) fn some_lead_to_engine(&self) -> bool {
+        !self.counts.load(Ordering::Relaxed).is_multiple_of(DIRECT)
+    }
+
     /// How many there are, if they are all links to the engine.
     #[inline(always)]
     pub(super) fn to_engine(&self) -> Option<usize> {
@@ -79,15 +85,15 @@ mod tests {
     #[test]
     fn only_wire_links_all_lead_to_engine() {
         let links = LinkCount::default();
-        assert!(!links.all_lead_to_engine());
+        assert!(!links.all_lead_to_engine() && !links.some_lead_to_engine());
         links.add(FarEnd::Engine);
         links.add(FarEnd::Engine);
-        assert!(links.all_lead_to_engine());
+        assert!(links.all_lead_to_engine() && links.some_lead_to_engine());
         links.add(FarEnd::Process);
-        assert!(!links.all_lead_to_engine());
+        assert!(!links.all_lead_to_engine() && links.some_lead_to_engine());
         links.remove(FarEnd::Engine);
         links.remove(FarEnd::Engine);
-        assert!(!links.all_lead_to_engine());
+        assert!(!links.all_lead_to_engine() && !links.some_lead_to_engine());
         links.add(FarEnd::Engine);
         links.remove(FarEnd::Process);
         assert!(links.all_lead_to_engine());

@@ -12,7 +12,7 @@ use crate::platform::AsyncEvent;
 use crate::qp::qp_attributes::State;
 use crate::send_work_request::Destination;
 use crate::verbs_constants::status;
-use omniverb_link::{Endpoint, Tracer};
+use omniverb_link::{Doorbell, Endpoint, Tracer};
 use omniverb_terms::{Operations, Qpn, Rkey, Service};
 use std::sync::Arc;
 
@@ -188,6 +188,16 @@ impl Qp {
         } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);
+        }
+    }
+
+    /// The daemon's engine serves the far end of the link to this peer from now on, which this
+    /// process has served: it is woken by this doorbell, and by this bit of its page.
+    pub fn switch_doorbell(&self, peer_qpn: Qpn, doorbell: &Arc<dyn Doorbell>, peer_slot: u32) {
+        let mut inner = self.inner.lock();
+        let led_there = |link: &&mut LinkEnd| link.peer.qpn == peer_qpn;
+        if let Some(link) = inner.links.iter_mut().find(led_there) {
+            link.endpoint.switch_doorbell(doorbell.clone(), peer_slot);
         }
     }
 

@@ -315,7 +315,20 @@ impl Qp {
             let mapped = self.mapped_at.load(Ordering::Relaxed);
             prefetch_for_write(mapped.wrapping_add(work.address as usize));
         }
-        self.inner.lock().post_send(self, work)
+        let mut inner = self.inner.lock();
+        let posted = inner.post_send(self, work);
+        self.let_leave(inner);
+        posted
+    }
+
+    /// What was posted may leave, if its link leads to an engine, which may be this process.
+    #[inline(always)]
+    fn let_leave(&self, inner: Guard<'_, Inner>) {
+        let beyond = inner.links.first().is_some_and(|link| link.peer.is_beyond_engine());
+        drop(inner);
+        if beyond {
+            self.shared.host.posted_to_network();
+        }
     }
 
     /// Posts several sends under one lock: all or none.
@@ -332,7 +345,9 @@ impl Qp {
         if room < works.len() as u64 {
             return Err(PostError::Full);
         }
-        works.iter().try_for_each(|work| inner.post_send(self, work))
+        let posted = works.iter().try_for_each(|work| inner.post_send(self, work));
+        self.let_leave(inner);
+        posted
     }
 
     /// Posts a receive.
