@@ -82,6 +82,7 @@ pub const TARGETS: &[Target] = &[
     ("psp", psp),
     ("transport_connection", transport_connection),
     ("engine_link", engine_link),
+    ("handover", handover),
     ("engine_trace", engine_trace),
     ("cm_message", cm_message),
     ("rsocket_peer", rsocket_peer),
@@ -290,6 +291,11 @@ pub fn wire_packet(bytes: &[u8]) {
 /// A connection whose peer sends anything.
 pub fn transport_connection(bytes: &[u8]) {
     omniverb_transport::testing::fuzz_entry_points::connection(bytes);
+}
+
+/// A queue pair in a state that a hostile process has written.
+pub fn handover(bytes: &[u8]) {
+    omniverb_datapath::testing::fuzz_entry_points::handover(bytes);
 }
 
 /// A queue pair of the engine whose application and network both do anything.

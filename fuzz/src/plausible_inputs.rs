@@ -34,6 +34,9 @@ impl Random {
 pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
     match target {
         "session_decode" => message(random),
+        "handover" => omniverb_datapath::testing::fuzz_entry_points::plausible_handover(|end| {
+            random.below(end as usize) as u64
+        }),
         "engine_trace" => (0..random.below(12)).flat_map(|_| record(random)).collect(),
         "daemon_tables" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
         "wire_packet" | "transport_connection" => packets(target, random),
