@@ -46,6 +46,9 @@ struct Trial {
     now: u64,
     /// Runs placed at once.
     runs: u64,
+    /// Of two hundred steps, after so many another queue pair goes on at either end.
+    handovers_of_200: u64,
+    handovers: u64,
     trace: Trace,
 }
 
@@ -74,6 +77,8 @@ impl Trial {
             budget,
             now: 1,
             runs: 0,
+            handovers_of_200: 0,
+            handovers: 0,
             trace: Trace::default(),
         }
     }
@@ -238,6 +243,11 @@ impl Trial {
             }
             self.exchange();
             self.manage();
+            for side in [&mut self.asker, &mut self.holder] {
+                if self.random.between(1, 200) <= self.handovers_of_200 {
+                    self.handovers += u64::from(side.hand_over(self.now));
+                }
+            }
             let most = self.random.between(0, 4) * self.random.between(0, 6);
             self.owner.serve(&mut self.holder.application, most);
             self.hear();
@@ -249,7 +259,7 @@ impl Trial {
         }
         assert!(self.reading.is_none() && self.owner.seen.is_empty(), "something did not arrive");
         assert!(self.owner.contents() == self.model, "the memory holds something else");
-        self.holder.engine.application.mapped()
+        self.holder.mapped()
     }
 }
 
@@ -268,4 +278,22 @@ fn memory_holds_the_writes_in_order_by_each_path() {
     // All ways are taken, or this says nothing.
     assert!(mapped > 1000 && records > 1000, "{mapped} mapped, {records} as records");
     assert!(runs > 1000 && sent > 300 && fills > 100, "{runs} runs, {sent} sources, {fills} fills");
+}
+
+/// Queue pairs without pages go on where such as have them have ended, in the middle of WRITEs that
+/// were placed there, and of payload that is still where the application has it; they get pages
+/// again.
+#[test]
+fn memory_holds_the_writes_when_other_queue_pairs_go_on() {
+    let (mut mapped, mut handovers, mut records) = (0, 0, 0);
+    for seed in 0..200 {
+        let mut trial = Trial::new(seed, Service::Rc);
+        trial.handovers_of_200 = [1, 10, 60][seed as usize % 3];
+        println!("seed {seed}"); // shown if it fails
+        mapped += trial.run();
+        handovers += trial.handovers;
+        records += trial.owner.records;
+    }
+    assert!(handovers > 1000, "only {handovers} handovers");
+    assert!(mapped > 300 && records > 1000, "{mapped} mapped, {records} as records");
 }

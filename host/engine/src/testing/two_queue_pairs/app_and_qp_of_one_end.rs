@@ -2,6 +2,7 @@
 
 use crate::pages::link_grants::Connected;
 use omniverb_datapath::Allowance;
+use omniverb_datapath::handover::Handover;
 use omniverb_datapath::queue_pair::connection_parameters::Trains;
 use omniverb_datapath::testing::{end, end_that_rings};
 use omniverb_link::Endpoint;
@@ -19,8 +20,13 @@ const MTU: u8 = 1; // 256 bytes
 pub(super) struct Side {
     pub(super) application: Endpoint,
     pub(super) engine: Connected,
+    /// Of the link.
+    memory: Window,
     /// The application's page of the doorbell.
     page: Window,
+    kind: (Service, u32),
+    /// Operations that queue pairs before this one have executed.
+    mapped_before: u64,
 }
 
 impl Side {
@@ -28,6 +34,36 @@ impl Side {
     pub(super) fn die(&self) {
         self.page.store(LIFE_OFFSET, DIED, Ordering::Relaxed);
     }
+
+    /// Another queue pair goes on with the link, which has no pages yet. False: this one is not at
+    /// rest.
+    pub(super) fn hand_over(&mut self, now: u64) -> bool {
+        let Some(handover) = self.engine.export(now) else { return false };
+        let bytes = handover.to_bytes().expect("it is short enough");
+        let handover = Handover::from_bytes(&bytes).unwrap();
+        let mut next = queue_pair(&self.memory, &self.page, self.kind);
+        next.restore(&handover).unwrap();
+        self.mapped_before = self.mapped();
+        self.engine = next;
+        true
+    }
+
+    /// Operations of the peer that were executed on pages.
+    pub(super) fn mapped(&self) -> u64 {
+        self.mapped_before + self.engine.application.mapped()
+    }
+}
+
+fn queue_pair(memory: &Window, page: &Window, (service, features): (Service, u32)) -> Connected {
+    Connected::new(
+        end_that_rings(memory, 1, page.clone()).unwrap(),
+        service,
+        (Qpn(6), Qpn(6)),
+        features,
+        REQUEST_BYTES_MIN,
+        Allowance::default(),
+        if service == Service::Rc { Trains::AcknowledgementFirst } else { Trains::OneByOne },
+    )
 }
 
 pub(super) fn side(service: Service, features: u32) -> Side {
@@ -39,7 +75,6 @@ pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
     let page = Window::private(PAGE_BYTES);
     let mut application = end(&memory, 0).unwrap();
-    let far = end_that_rings(&memory, 1, page.clone()).unwrap();
     application.publish_receiving(&ReceiveAttributes {
         rq_psn: Psn::new(9),
         path_mtu: MTU,
@@ -55,16 +90,8 @@ pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives
     });
     application.publish_credits(receives, RECEIVE as u32);
     application.open(0);
-    let allowance = Allowance::default();
-    let mut engine = Connected::new(
-        far,
-        service,
-        (Qpn(6), Qpn(6)),
-        features,
-        REQUEST_BYTES_MIN,
-        allowance,
-        if service == Service::Rc { Trains::AcknowledgementFirst } else { Trains::OneByOne },
-    );
+    let kind = (service, features);
+    let mut engine = queue_pair(&memory, &page, kind);
     engine.serve(1);
-    Side { application, engine, page }
+    Side { application, engine, memory, page, kind, mapped_before: 0 }
 }
