@@ -242,7 +242,7 @@ fn run(seed: u64, count: usize, every: u64) -> Totals {
             let [one, other] = &mut sides;
             let (own, peer) = if side == 0 { (one, other) } else { (other, one) };
             news |= own.application.serve(&mut peer.application.asked, most, &mut random);
-            news |= own.application.hear();
+            news |= own.application.hear(&mut random);
         }
         let over = left == [0; 2]
             && line.is_empty()

@@ -8,6 +8,7 @@ mod requester_retries;
 mod responder;
 mod responder_answers;
 mod scripted_upper_layer;
+mod snapshots;
 mod unreliable_connection;
 mod write_packet_runs;
 mod xrc;

@@ -64,6 +64,9 @@ pub(super) struct Application {
     endpoint: Endpoint,
     behaviour: Behaviour,
     posted: u32,
+    /// Of those, how many were published, and how many were taken.
+    published: u32,
+    taken: u32,
     /// Shared receives that are left.
     shared: u64,
     /// It does nothing for so many steps.
@@ -106,7 +109,7 @@ impl Application {
             rnr_retry: 7,
             max_rd_atomic: 4,
         });
-        let posted = 16;
+        let posted = 3;
         if behaviour.is_promising {
             endpoint.publish_credits(posted, RECEIVE);
         } else {
@@ -117,6 +120,8 @@ impl Application {
             endpoint,
             behaviour,
             posted,
+            published: posted,
+            taken: 0,
             shared: 4,
             pause: 0,
             written: vec![0; WRITABLE_BYTES as usize],
@@ -139,9 +144,10 @@ impl Application {
             return false;
         }
         self.number += 1;
-        let length = match random.below(3) {
-            0 => random.below(40),
-            1 => MTU * random.between(1, 8),
+        let length = match random.below(5) {
+            0 => 0,
+            1 => random.below(40),
+            2 => MTU * random.between(1, 8),
             _ => random.below(5000),
         };
         let data: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
@@ -308,6 +314,7 @@ impl Application {
         if self.behaviour.is_promising
             && !(self.behaviour.is_short_of_receives && random.below(50) > 0)
         {
+            self.published = self.posted;
             self.endpoint.publish_credits(self.posted, RECEIVE);
         }
         news | self.answer()
@@ -324,7 +331,8 @@ impl Application {
             _ => false,
         };
         if takes_receive && self.behaviour.is_promising {
-            self.posted += 1;
+            assert!(self.taken < self.published, "more than was promised");
+            (self.posted, self.taken) = (self.posted + 1, self.taken + 1);
         } else if takes_receive && self.shared == 0 {
             self.endpoint.report_lack_of_receive();
             return false;
@@ -423,8 +431,11 @@ impl Application {
     }
 
     /// Takes answers to its own requests. True: there were some.
-    pub(super) fn hear(&mut self) -> bool {
+    pub(super) fn hear(&mut self, random: &mut Random) -> bool {
         let mut news = false;
+        if self.behaviour.is_slow && random.below(20) > 0 {
+            return false;
+        }
         while self.pause == 0
             && let Some((response, record)) = self.endpoint.next_response().unwrap()
         {
