@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from lanes import BUSY, busy, echo, main
+from busy_connection_lanes import BUSY, busy, echo, main
 
 # Messages of eight bytes; so many are read without a pause.
 _MESSAGES, _ROW = 40_000, 1500
