@@ -94,7 +94,7 @@ pub struct Connection {
     let_by: bool,
     /// What the peer knows of answers that wait.
     delays: DelayMeter,
-    /// Requests of the peer are not looked at: it is to send them again, to another end.
+    /// Requests of the peer are not looked at, and none are sent: another end is to go on.
     rests: bool,
 }
 
@@ -230,6 +230,10 @@ impl Connection {
             return Some(Transmit { length, is_notification: false });
         }
         let Connection { config, requester, responder, .. } = self;
+        if self.rests {
+            let length = responder.transmit(config, datagram, upper)?;
+            return Some(Transmit { length, is_notification: false });
+        }
         // An acknowledgement goes first: programs rely on their send being complete when what
         // answers it arrives. Where the peer takes it in first it may be second, so that both are
         // one system call.
@@ -265,7 +269,7 @@ impl Connection {
         upper: &mut impl UpperLayer,
     ) -> usize {
         // Answers take turns with requests.
-        let count = if self.responder.has_answers() { 0 } else { count };
+        let count = if self.rests || self.responder.has_answers() { 0 } else { count };
         self.requester.transmit_alike(now, &self.config, datagrams, length, count, upper)
     }
 
@@ -319,12 +323,14 @@ impl Connection {
 
     /// When to call [`Connection::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.requester.timeout()
+        self.requester.timeout().filter(|_| !self.rests)
     }
 
     /// The time that was asked for has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.requester.handle_timeout(now, &self.config);
+        if !self.rests {
+            self.requester.handle_timeout(now, &self.config);
+        }
     }
 
     /// The answer to something handed over.
@@ -364,8 +370,8 @@ impl Connection {
         self.responder.has_refused()
     }
 
-    /// Nothing more is taken from the peer but answers, as if it were lost on the way: soon all
-    /// that was taken is answered, and another end can go on.
+    /// Nothing more is taken from the peer but answers, as if it were lost on the way, and nothing
+    /// more is asked of it: soon all that was taken is answered, and another end can go on.
     pub fn rest(&mut self) {
         self.rests = true;
     }

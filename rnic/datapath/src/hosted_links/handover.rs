@@ -13,8 +13,9 @@ impl<P: MappedPages> HostedLinks<P> {
         self.change(qpn, |connected| connected.hold_requests(hold));
     }
 
-    /// Another host is to go on with the link of a QP: nothing new is taken from either side, and
-    /// what was taken goes on. [`Self::export`] is to be called after each turn from now on.
+    /// Another host is to go on with the link of a QP: nothing new is taken from either side or
+    /// asked for, and what the peer has asked for is answered. [`Self::export`] is to be called
+    /// after each turn from now on.
     pub fn rest(&mut self, qpn: Qpn) {
         self.change(qpn, Connected::rest);
     }

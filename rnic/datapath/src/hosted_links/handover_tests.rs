@@ -347,6 +347,41 @@ fn both_sides_rest_at_once_with_requests_under_way() {
     }
 }
 
+/// READs that bring more than the application takes do not keep a link from its rest.
+#[test]
+fn a_link_rests_in_the_middle_of_long_reads() {
+    let slow = Behaviour { is_promising: true, is_slow: false, is_short_of_receives: false };
+    let mut sides = [0, 1].map(|number| Side::new(number, peer_features::ALL, slow));
+    let mut random = Random::new(1);
+    let mut clock = 1_000_000;
+    sides.iter_mut().for_each(|side| drop(side.turn(clock, Company::None)));
+    let [asker, holder] = &mut sides;
+    (0..12).for_each(|_| asker.application.read(12_000));
+    let mut steps = 0;
+    let handover = loop {
+        steps += 1;
+        clock += STEP;
+        let sent = asker.turn(clock, Company::None);
+        sent.iter().for_each(|datagram| holder.hear(clock, datagram));
+        holder.application.serve(&mut asker.application.asked, 9, &mut random);
+        let sent = holder.turn(clock, Company::None);
+        sent.iter().for_each(|datagram| asker.hear(clock, datagram));
+        let now = asker.links.now(clock);
+        if steps == 12 {
+            assert_eq!(asker.links.export(QPN, now), None, "there is more than fits into the ring");
+            asker.links.rest(QPN);
+        }
+        if steps > 12 {
+            asker.application.hear(&mut random);
+            if let Some(handover) = asker.links.export(QPN, now) {
+                break handover;
+            }
+        }
+        assert!(steps < 100, "it does not come to rest");
+    };
+    assert!(!handover.sending.unwrap().requester.extents.is_empty(), "all READs are over");
+}
+
 /// Requests that are held stay in the ring; all else goes on.
 #[test]
 fn held_requests_leave_when_they_are_released() {

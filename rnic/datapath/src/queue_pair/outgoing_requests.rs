@@ -87,6 +87,8 @@ pub struct Outgoing {
     answers: VecDeque<Answer>,
     /// For READ data in it.
     room: Room,
+    /// READ data without room in the ring are not kept.
+    keeps_nothing: bool,
 }
 
 impl Outgoing {
@@ -102,7 +104,13 @@ impl Outgoing {
             is_refused: false,
             answers: VecDeque::new(),
             room: allowance.answers.within(KEPT_MAX),
+            keeps_nothing: false,
         }
+    }
+
+    /// READ data for which there is no room in the ring are to be asked for again.
+    pub fn keep_nothing(&mut self) {
+        self.keeps_nothing = true;
     }
 
     /// The WRITE that the latest record taken goes on with.
@@ -272,7 +280,8 @@ impl Outgoing {
         if self.answer(endpoint)? && say(endpoint, &response, data)? {
             return Ok(PlaceOutcome::Done);
         }
-        let Some(part) = self.room.part(data.len() + OVERHEAD) else {
+        let part = self.room.part(data.len() + OVERHEAD);
+        let Some(part) = part.filter(|_| !self.keeps_nothing) else {
             return Ok(PlaceOutcome::Full);
         };
         self.answers.push_back(Answer { response, data: data.into(), _part: Some(part) });

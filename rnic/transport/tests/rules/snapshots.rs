@@ -98,6 +98,10 @@ fn nothing_is_given_on_that_is_not_complete() {
         [RememberedSnapshot { back: 1, answer: RememberedAnswer::Found(4) }]
     );
     end.submit(1, SEND, 1);
+    assert!(end.sent().is_empty(), "nor does it ask for anything");
+    assert_eq!(end.connection.poll_timeout(), None);
+    let mut end = self::end();
+    end.submit(1, SEND, 1);
     end.sent();
     end.receive(&ack(1000));
     assert_eq!(end.connection.snapshot(), None, "the layer above has not heard of its SEND");

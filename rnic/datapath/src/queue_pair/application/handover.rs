@@ -8,6 +8,11 @@ use omniverb_transport::snapshot::{ConnectionSnapshot, OpenMessage, ResponderSna
 use omniverb_transport::{Operation, Request, Ticket};
 
 impl<P: MappedPages> Application<P> {
+    /// What the application has no room for is asked for again, by another host.
+    pub(crate) fn keep_nothing(&mut self) {
+        self.outgoing.keep_nothing();
+    }
+
     /// Where this end is in the rings. `None`: the application has not answered something, or not
     /// been told something.
     pub(crate) fn rest(&self) -> Option<EndpointPositions> {

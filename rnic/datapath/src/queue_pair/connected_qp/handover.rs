@@ -16,11 +16,12 @@ impl<P: MappedPages> Connected<P> {
         self.holds_requests = hold;
     }
 
-    /// Takes no more requests, neither of the application nor of the peer, which is to send its
-    /// own again, to another host. What was taken goes on: [`Self::export`] is soon possible, if
-    /// the application answers.
+    /// Takes no more requests, neither of the application nor of the peer, and asks for nothing:
+    /// another host will. What the peer has asked for is answered still: [`Self::export`] is soon
+    /// possible, if the application answers, and takes what its READs have brought.
     pub fn rest(&mut self) {
         self.rests = true;
+        self.application.keep_nothing();
         if let Some(Transport::Rc(connection)) = &mut self.transport {
             connection.rest();
         }
