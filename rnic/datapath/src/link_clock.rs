@@ -49,14 +49,16 @@ impl LinkClock {
         self.until = until.unwrap_or(u64::MAX);
     }
 
-    /// The thread looks at the clock.
+    /// The thread looks at the clock. Of several threads that share this, one may bring an older
+    /// value: then no time has passed.
     pub fn look(&mut self, clock: u64) -> Now {
+        let clock = clock.max(self.looked);
         let expected = self.looked.max(self.until).saturating_add(LATE);
         let missed = clock.saturating_sub(expected);
         self.missed += missed;
         self.was_away |= missed > 0;
         (self.looked, self.until) = (clock, 0);
-        Now { clock, links: clock - self.missed }
+        Now { clock, links: clock.saturating_sub(self.missed) }
     }
 
     /// The clock's value when it is `time` for links, if nothing is missed until then.
@@ -107,6 +109,19 @@ mod tests {
         assert!(link_clock.is_behind());
         // The end of a sleep says nothing of what comes after it.
         assert_eq!(link_clock.look(5900 * MS).links, 5300 * MS + 2 * LATE - 196 * MS);
+    }
+
+    /// Two threads, one of which was stopped for a minute after it had looked at the clock.
+    #[test]
+    fn an_older_look_misses_nothing_and_turns_nothing_back() {
+        let mut link_clock = LinkClock::new(0);
+        let mut before = link_clock.look(10 * MS).links;
+        for clock in [70_000, 10, 70_000, 11, 70_001, 10, 70_002] {
+            let now = link_clock.look(clock * MS);
+            assert!(now.links >= before && now.clock >= clock * MS);
+            before = now.links;
+        }
+        assert_eq!(before, 2 * LATE + 2 * MS, "a minute was missed, once");
     }
 
     #[test]
