@@ -50,3 +50,12 @@ pub(crate) enum Outcome {
     /// It did not come to rest in time.
     Failed { qpn: Qpn },
 }
+
+impl Outcome {
+    /// The queue pair.
+    pub(super) fn qpn(&self) -> Qpn {
+        match self {
+            Outcome::Given { qpn, .. } | Outcome::Failed { qpn } => *qpn,
+        }
+    }
+}

@@ -99,6 +99,7 @@ impl CarriedConnections {
     /// # Errors
     /// errno: `ENOSPC` if as many are carried as have bits, `EMFILE` and the like.
     pub(crate) fn bell_of(&self, qpn: Qpn) -> Result<(Arc<dyn Doorbell>, u32), Errno> {
+        self.forget_outcomes(qpn);
         let sleep = self.sleep()?;
         let mut guard = lock(&self.served);
         let served = guard.get_or_insert_with(|| ServedLinks::new(clock::now()));
@@ -153,7 +154,7 @@ impl CarriedConnections {
         }
         let page = link.parts.page.clone();
         let bell = QueuePairBell { page, by_thread: self.by_thread.clone() };
-        let port = served.add(link, bell)?;
+        let port = served.add(link, bell, clock::now())?;
         self.note(served);
         drop(guard);
         sleep.waker.wake();
@@ -173,6 +174,21 @@ impl CarriedConnections {
     /// The queue pair is going: what its peer waits for is said, then nothing of it is left here.
     pub(crate) fn end(&self, qpn: Qpn) {
         self.with_links(|served| served.end(qpn, clock::now()));
+        self.forget_outcomes(qpn);
+    }
+
+    /// The same, if the link leads there.
+    pub(crate) fn end_link(&self, qpn: Qpn, peer_qpn: Qpn) {
+        self.with_links(|served| {
+            if served.has(qpn, peer_qpn) {
+                served.end(qpn, clock::now());
+            }
+        });
+    }
+
+    /// What became of an earlier link of this queue pair is of no interest any more.
+    fn forget_outcomes(&self, qpn: Qpn) {
+        lock(&self.outcomes).retain(|outcome| outcome.qpn() != qpn);
     }
 
     /// Reads what has come until now.
@@ -228,11 +244,10 @@ impl CarriedConnections {
 
     fn poll_sockets(&self) {
         if self.generation == fork::generation() {
-            let now = clock::now();
             // A lost count does no harm.
             self.polls.store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            self.polled_at.store(now, Ordering::Relaxed);
-            self.turn(now, Driver::Poll);
+            self.polled_at.store(clock::now(), Ordering::Relaxed);
+            self.turn(Driver::Poll);
         }
     }
 
@@ -252,19 +267,20 @@ impl CarriedConnections {
         if self.generation == fork::generation() {
             // If a thread has the lock it sees this when it gives it back.
             self.was_refused.store(true, Ordering::SeqCst);
-            self.turn(clock::now(), Driver::Post);
+            self.turn(Driver::Post);
         }
     }
 
-    /// A turn, unless another thread is at it. `clock`: now, in nanoseconds.
-    fn turn(&self, clock: u64, driver: Driver) -> Option<TurnReport> {
+    /// A turn, unless another thread is at it.
+    fn turn(&self, driver: Driver) -> Option<TurnReport> {
         let mut report = None;
         for _ in 0..TURNS_FOR_OTHERS {
             let Some(mut guard) = try_lock(&self.served) else { break };
             self.was_refused.store(false, Ordering::SeqCst);
             let Some(served) = guard.as_mut() else { break };
             self.posts.store(0, Ordering::Relaxed);
-            let turn = served.turn(clock, driver);
+            // A clock that is read before may be older than what the last turn saw.
+            let turn = served.turn(clock::now(), driver);
             self.is_busy.store(turn.is_busy, Ordering::Relaxed);
             let outcomes = served.take_outcomes();
             if !outcomes.is_empty() {
@@ -301,8 +317,8 @@ impl NetworkTurns for CarriedConnections {
         self.by_thread.work(work)
     }
 
-    fn turn(&self, clock: u64, driver: Driver) -> Option<TurnReport> {
-        self.turn(clock, driver)
+    fn turn(&self, driver: Driver) -> Option<TurnReport> {
+        self.turn(driver)
     }
 
     fn polls(&self) -> (u64, u64) {

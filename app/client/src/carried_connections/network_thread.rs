@@ -50,8 +50,8 @@ pub(super) trait NetworkTurns {
     fn are_some(&self) -> bool;
     /// Polls so far, and when the last one was, in nanoseconds.
     fn polls(&self) -> (u64, u64);
-    /// A turn, at this time; `None`: another thread is at it.
-    fn turn(&self, clock: u64, driver: Driver) -> Option<TurnReport>;
+    /// A turn; `None`: another thread is at it.
+    fn turn(&self, driver: Driver) -> Option<TurnReport>;
     /// Does some work, whether queue pairs were rung by it, which no other thread hears.
     fn is_rung_for(&self, work: impl FnOnce()) -> bool;
     /// The thread is about to sleep for long: queue pairs are to wake it.
@@ -89,7 +89,7 @@ pub(super) fn run(carried: &impl NetworkTurns, sleep: &Sleep, queue_pairs: &impl
             carried.want_wakes();
         }
         let mut report = None;
-        let is_due = carried.is_rung_for(|| report = carried.turn(now, Driver::Thread));
+        let is_due = carried.is_rung_for(|| report = carried.turn(Driver::Thread));
         let Some(TurnReport { has_received: came, .. }) = report else {
             // A poll or a post is at it.
             std::thread::sleep(PAUSE_FIRST);
@@ -100,7 +100,7 @@ pub(super) fn run(carried: &impl NetworkTurns, sleep: &Sleep, queue_pairs: &impl
         }
         // What they did leaves now, and acknowledgements that have waited for it.
         let now = clock::now();
-        let report = carried.turn(now, Driver::Last);
+        let report = carried.turn(Driver::Last);
         let mut until = limit(report, quiet, now);
         if idle_since.is_some() {
             until = Some(until.map_or(IDLE, |until| until.min(IDLE)));

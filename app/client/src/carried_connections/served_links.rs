@@ -29,8 +29,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BATCHES: usize = 8;
 /// How often a train is tried while the socket is full.
 const TRIES: u32 = 100;
-/// Budget: how long a link may take to come to rest, in nanoseconds. The daemon waits a little
-/// longer.
+/// How long requests wait for the peer's port, in nanoseconds, before the engine gets the link.
+const PORT_TIME: u64 = 1_000_000_000;
+/// Budget: how long a link that the daemon asks for may take to come to rest, in nanoseconds. The
+/// daemon waits a little longer.
 const REST_TIME: u64 = 150_000_000;
 const _: () = assert!(REST_TIME < GIVE_LINK_TIME_NS);
 
@@ -121,9 +123,18 @@ impl ServedLinks {
     /// requests wait until its way is tried. The port that the peer is to send to.
     ///
     /// # Errors
-    /// errno: `EPROTO` if its memory is not that of a link, `EADDRNOTAVAIL` without a socket.
-    pub(super) fn add(&mut self, link: CarriedLink, bell: QueuePairBell) -> Result<u16, Errno> {
+    /// errno: `EPROTO` if its memory is not that of a link, `EADDRNOTAVAIL` without a socket,
+    /// `ENOSPC` without a slot.
+    pub(super) fn add(
+        &mut self,
+        link: CarriedLink,
+        bell: QueuePairBell,
+        clock: u64,
+    ) -> Result<u16, Errno> {
         let CarriedLink { parts, qpn, peer_qpn, local, peer, engine } = link;
+        if !self.slots.iter().any(|slot| slot.qpn == Some(qpn)) {
+            return Err(Errno(libc::ENOSPC.unsigned_abs()));
+        }
         let local = self.port_at(local).ok_or(Errno(libc::EADDRNOTAVAIL.unsigned_abs()))?;
         let request_bytes = parts.request_bytes;
         let endpoint = parts.endpoint(Arc::new(bell)).ok_or(Errno::EPROTO)?;
@@ -141,7 +152,9 @@ impl ServedLinks {
         for slot in self.slots.iter_mut().filter(|slot| slot.qpn == Some(qpn)) {
             slot.index = Some(index);
         }
-        self.ways.insert(qpn, WayToPeer::new(peer_qpn, local, peer, engine));
+        let until = clock.saturating_add(PORT_TIME);
+        self.ways.insert(qpn, WayToPeer::new(peer_qpn, local, peer, engine, until));
+        self.change(qpn);
         Ok(source_port)
     }
 
@@ -195,9 +208,9 @@ impl ServedLinks {
     /// This link is to come to rest, and to be given to the engine.
     pub(super) fn give(&mut self, qpn: Qpn, peer_qpn: Qpn, clock: u64) {
         if let Some(way) = self.ways.get_mut(&qpn).filter(|way| way.peer_qpn == peer_qpn)
-            && !matches!(way.stage, Stage::Resting { .. })
+            && !matches!(way.stage, Stage::Resting { until: Some(_) })
         {
-            way.stage = Stage::Resting { until: clock.saturating_add(REST_TIME) };
+            way.stage = Stage::Resting { until: Some(clock.saturating_add(REST_TIME)) };
             self.links.rest(qpn);
             self.change(qpn);
         }
@@ -207,6 +220,11 @@ impl ServedLinks {
         if !self.changing.contains(&qpn) {
             self.changing.push(qpn);
         }
+    }
+
+    /// Whether this link is carried.
+    pub(super) fn has(&self, qpn: Qpn, peer_qpn: Qpn) -> bool {
+        self.ways.get(&qpn).is_some_and(|way| way.peer_qpn == peer_qpn)
     }
 
     /// The queue pair is going: what its peer waits for is said, then nothing of it is left.
@@ -328,9 +346,14 @@ impl ServedLinks {
     fn try_way(&mut self, qpn: Qpn, clock: u64) -> Option<u64> {
         let ServedLinks { links, sockets, ways, .. } = self;
         let way = ways.get_mut(&qpn)?;
-        let Stage::Tried(trial) = &mut way.stage else { return None };
         loop {
-            match trial.poll(clock) {
+            let step = match &mut way.stage {
+                Stage::Tried(trial) => trial.poll(clock),
+                Stage::Untold { until } if clock < *until => TrialStep::WaitUntil(*until),
+                Stage::Untold { .. } => TrialStep::Failed,
+                Stage::Open | Stage::Resting { .. } => return None,
+            };
+            match step {
                 TrialStep::Send(question) => {
                     let own = |socket: &&CarriedSocket| socket.local() == way.local;
                     if let Some(socket) = sockets.iter().find(own) {
@@ -346,7 +369,8 @@ impl ServedLinks {
                     return None;
                 }
                 TrialStep::Failed => {
-                    way.stage = Stage::Resting { until: clock.saturating_add(REST_TIME) };
+                    // Nothing hurries: packets that come are answered until then.
+                    way.stage = Stage::Resting { until: None };
                     links.rest(qpn);
                     return None;
                 }
@@ -358,8 +382,8 @@ impl ServedLinks {
     fn export(&mut self, qpn: Qpn, clock: u64, now: Now) -> Option<u64> {
         let Stage::Resting { until } = self.ways.get(&qpn)?.stage else { return None };
         let given = self.links.export(qpn, now);
-        if given.is_none() && clock < until {
-            return Some(until);
+        if given.is_none() && until.is_none_or(|until| clock < until) {
+            return until;
         }
         self.links.detach(qpn);
         let WayToPeer { peer_qpn, engine, .. } = self.forget(qpn)?;

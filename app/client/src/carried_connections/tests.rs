@@ -204,6 +204,26 @@ fn a_way_that_is_blocked_leaves_the_link_to_the_engine() {
 }
 
 #[test]
+fn a_link_whose_peer_names_no_port_is_left_to_the_engine_within_a_second_or_two() {
+    let mut one = process(Qpn(17), Qpn(18));
+    one.post(b"waits");
+    until(|| (one.told.load(Ordering::SeqCst) > 0).then_some(()));
+    let outcomes = one.carried.take_outcomes();
+    assert!(matches!(&outcomes[..], [Outcome::Given { .. }]));
+    assert!(!one.carried.are_some());
+}
+
+#[test]
+fn an_ended_link_has_no_outcome() {
+    let one = process(Qpn(17), Qpn(18));
+    one.carried.give(one.qpn, one.peer_qpn);
+    until(|| (one.told.load(Ordering::SeqCst) > 0).then_some(()));
+    one.carried.end_link(one.qpn, Qpn(99));
+    one.carried.end(one.qpn);
+    assert!(one.carried.take_outcomes().is_empty());
+}
+
+#[test]
 fn a_link_at_rest_is_given_with_its_state() {
     let mut processes = pair();
     exchange(&mut processes, false);

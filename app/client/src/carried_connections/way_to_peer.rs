@@ -19,25 +19,28 @@ pub(super) struct WayToPeer {
 
 /// How far it is.
 pub(super) enum Stage {
-    /// The peer's port is not known: requests wait.
-    Untold,
+    /// The peer's port is not known: requests wait, until then at the latest, in nanoseconds.
+    Untold { until: u64 },
     /// The way is being tried: requests wait.
     Tried(WayTrial),
     /// The way is passable, and requests leave.
     Open,
-    /// The link comes to rest, to be served by the engine; by then at the latest, in nanoseconds.
-    Resting { until: u64 },
+    /// The link comes to rest, to be served by the engine; if the daemon asked for it, by then at
+    /// the latest, in nanoseconds.
+    Resting { until: Option<u64> },
 }
 
 impl WayToPeer {
+    /// `until`: how long requests wait for the peer's port, in nanoseconds.
     pub(super) fn new(
         peer_qpn: Qpn,
         local: SocketAddr,
         peer: IpAddr,
         engine: EngineBell,
+        until: u64,
     ) -> WayToPeer {
         let peer = SocketAddr::new(peer, 0);
-        WayToPeer { peer_qpn, local, peer, stage: Stage::Untold, engine }
+        WayToPeer { peer_qpn, local, peer, stage: Stage::Untold { until }, engine }
     }
 
     /// Whether the peer's packets come from there.

@@ -52,7 +52,16 @@ impl Client {
         if ready.engine == 0 || ready.side != 0 || ready.loopback != 0 {
             return Err(Errno::EPROTO);
         }
-        let (doorbell, slot) = self.carried.bell_of(ready.qpn)?;
+        // Without a doorbell of its own the engine serves it from the beginning.
+        let Ok((doorbell, slot)) = self.carried.bell_of(ready.qpn) else {
+            let slot = ready.peer_slot;
+            return Ok(LinkBells {
+                page,
+                doorbell: peer.clone(),
+                slot,
+                engine: Some((peer, slot)),
+            });
+        };
         Ok(LinkBells { page, doorbell, slot, engine: Some((peer, ready.peer_slot)) })
     }
 
@@ -70,7 +79,12 @@ impl Client {
         let (qpn, peer_qpn) = (ready.qpn, ready.peer_qpn);
         let link = CarriedLink { parts, qpn, peer_qpn, local, peer, engine };
         if self.carried.carry(link, DeviceShared(self.shared.clone())).is_some() {
-            self.defer(DeferredCall::TellPort { qpn });
+            // It may have been destroyed or reset meanwhile, before there was something to end.
+            let leads_there = |qp: Arc<Qp>| qp.peers().iter().any(|peer| peer.qpn == peer_qpn);
+            match self.qps.get(qpn).is_some_and(leads_there) {
+                true => self.defer(DeferredCall::TellPort { qpn }),
+                false => self.carried.end_link(qpn, peer_qpn),
+            }
         }
     }
 
@@ -96,7 +110,8 @@ impl Client {
         match self.call(&port_message((qpn, peer_qpn, port))) {
             // `ENOENT`: the link is gone, which is told by an event. Without a daemon the next one
             // is told.
-            Ok(_) | Err(Errno::ENOENT) => {}
+            Ok(_) => {}
+            Err(Errno::ENOENT) => self.carried.end_link(qpn, peer_qpn),
             Err(errno) if crate::daemon_session::is_lost(errno) => {}
             Err(_) => self.carried.give(qpn, peer_qpn),
         }
@@ -107,6 +122,9 @@ impl Client {
         for outcome in self.carried.take_outcomes() {
             match outcome {
                 Outcome::Given { qpn, peer_qpn, state, engine } => {
+                    if self.carried.has(qpn) {
+                        continue; // of an earlier link
+                    }
                     match self.attach_to_engine(qpn, peer_qpn, &state) {
                         Ok(()) => {
                             if let Some(qp) = self.qps.get(qpn) {

@@ -64,6 +64,7 @@ impl Client {
                         }
                         _ => qp.peer_closed(closed.peer_qpn),
                     }
+                    self.carried.end_link(closed.qpn, closed.peer_qpn);
                     if qp.is_hidden() {
                         self.defer(DeferredCall::Discard { qpn: closed.qpn });
                     }
