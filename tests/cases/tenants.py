@@ -180,15 +180,18 @@ def _groups(scene):
             # The row is there before the daemon has joined.
             process.until(lambda: multicast.attachments(scene.daemon) == 1 and
                           multicast.is_member(pair.server, "239.20.3.1"), 20, "a member")
-            sender = Side(pair.client, [*words, "-b", pair.client.address, "-s"])
-            try:
-                status = sender.wait(60)
-                check(status == 0 and "test complete" in sender.text(),
-                      f"{sends}: {process.how(status)}\n{sender.text()}")
-            finally:
-                sender.end()
+
+            def send(sends=sends):
+                sender = Side(pair.client, [*words, "-b", pair.client.address, "-s"])
+                try:
+                    status = sender.wait(60)
+                    check(status == 0 and "test complete" in sender.text(),
+                          f"{sends}: {process.how(status)}\n{sender.text()}")
+                finally:
+                    sender.end()
+            send()
             if is_heard:
-                status = receiver.wait(60)
+                status = multicast.status_of(receiver, scene.daemon, send)
                 check(status == 0 and "test complete" in receiver.text(),
                       f"{receives}: {process.how(status)}\n{receiver.text()}")
             else:

@@ -278,6 +278,10 @@ def in_groups(scene, daemon):
     def begin(place, *more):
         return Side(place, [*words, "-b", place.virtual, *more])
 
+    def is_well(tenant, side, status):
+        check(status == 0 and "test complete" in side.text(),
+              f"{tenant}: {process.how(status)}\n{side.text()}")
+
     sides = {}
     try:
         for tenant, pair in scene.pairs.items():
@@ -285,12 +289,11 @@ def in_groups(scene, daemon):
         process.until(lambda: multicast.attachments(daemon) == 2, 20,
                       lambda: "members\n" + "\n---\n".join(s.text() for s in sides.values()))
         for tenant, pair in scene.pairs.items():
-            sender = begin(pair.client, "-s")
-            sides[tenant, "sender"] = sender
-            for side in (sender, sides[tenant]):
-                status = side.wait(60)
-                check(status == 0 and "test complete" in side.text(),
-                      f"{tenant}: {process.how(status)}\n{side.text()}")
+            def send(tenant=tenant, pair=pair):
+                sides[tenant, len(sides)] = sender = begin(pair.client, "-s")
+                is_well(tenant, sender, sender.wait(60))
+            send()
+            is_well(tenant, sides[tenant], multicast.status_of(sides[tenant], daemon, send))
             if tenant == "blue":
                 check(sides["red"].is_there(), f"red got it, too:\n{sides['red'].text()}")
     finally:
