@@ -58,7 +58,9 @@ def _one_side_of(program, side, *options):
         rng = random.Random(7)
         for _ in range(2):
             running = client_server.Duet(pair, [program, "-F", "-D", _ENDLESS, *options])
-            time.sleep(0.3 + rng.random())
+            # Before that the other one would still wait for it.
+            process.until(lambda: len(pair.daemon.queue_pairs()) >= 2, 30, "queue pairs of both")
+            time.sleep(rng.random())
             victim, other = ((running.server, running.client) if side == "server"
                              else (running.client, running.server))
             _kill_program(victim, program)
