@@ -113,8 +113,8 @@ def _as_often_as_said(hosts):
 
 def _ends_at_once(hosts):
     """Nothing passes; then everything does, at once, and nobody is told of an error."""
-    # Retries last for 4 s: longer than the commands take.
-    with client_server.going_on(hosts, "ib_write_bw", "-s", "65536", "-u", "17") as running:
+    # Retries last for 17 s: longer than the commands take.
+    with client_server.going_on(hosts, "ib_write_bw", "-s", "65536", "-u", "19") as running:
         process.until(lambda: _counted(hosts)[0] > 1000, 20, "packets")
         hosts.ends.set("loss=100%")
         stuck = process.until(lambda: hosts.ends.injected().get("packets", 0) > 0 and
