@@ -4,9 +4,12 @@
  * trusted with more than the region's flags. */
 #include "common.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #define PAGE 4096u
@@ -120,11 +123,12 @@ static void forks(int socket, char *memory, uint64_t word)
     close(go[0]), close(go[1]);
 }
 
-static struct ibv_mr *begin(struct device *d, int socket, char *memory)
+static struct ibv_mr *begin_with_cq(struct device *d, int socket, char *memory,
+                                    struct ibv_cq **polled)
 {
     struct address theirs;
     device_open(d);
-    struct ibv_cq *cq = cq_make(d, 100);
+    struct ibv_cq *cq = *polled = cq_make(d, 100);
     struct ibv_qp *qp = qp_make(d, (struct queue_options){.send_cq = cq});
     struct ibv_mr *mr = mr_make(d, memory, BYTES, ACCESS);
     struct address ours = qp_address(d, qp, mr);
@@ -132,6 +136,12 @@ static struct ibv_mr *begin(struct device *d, int socket, char *memory)
     qp_connect(d, qp, theirs);
     meet(socket);
     return mr;
+}
+
+static struct ibv_mr *begin(struct device *d, int socket, char *memory)
+{
+    struct ibv_cq *cq;
+    return begin_with_cq(d, socket, memory, &cq);
 }
 
 static char *map(void)
@@ -222,6 +232,56 @@ TEST(writes_arrive_while_another_thread_forks)
     forker.stop = 1;
     check(!pthread_join(thread, NULL), "pthread_join");
     printf("%d forks, %d times with a mapping of our own\n", forker.forks, owned);
+    order(socket, 0, 0, 0);
+    reap(child);
+    same(ibv_dereg_mr(mr), 0);
+    check(!is_moved(memory), "pages on a file");
+}
+
+static volatile sig_atomic_t forks_in_handler;
+
+/* As crash reporters and supervisors do. */
+static void fork_in_handler(int signal)
+{
+    (void)signal;
+    int status, before = errno;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    if (child > 0 && waitpid(child, &status, 0) == child && status == 0)
+        forks_in_handler++;
+    errno = before;
+}
+
+/* The thread that polls copies by itself, and forks wherever a signal finds it. */
+TEST(writes_arrive_while_a_signal_handler_forks)
+{
+    pid_t child;
+    int socket = spawn(peer, &child);
+    struct device d;
+    struct ibv_cq *cq;
+    struct ibv_wc wc;
+    char *memory = map();
+    struct ibv_mr *mr = begin_with_cq(&d, socket, memory, &cq);
+    struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 20000}, {0, 20000}}, never = {0};
+    struct pollfd answer = {.fd = socket, .events = POLLIN};
+    int words = 0, owned = 0;
+    check(!sigaction(SIGALRM, &action, NULL), "sigaction: %m");
+    check(!setitimer(ITIMER_REAL, &often, NULL), "setitimer: %m");
+    for (uint64_t word = 5; forks_in_handler < 300; word++) {
+        struct request request = {word, 0, BYTES};
+        put(socket, &request, sizeof request);
+        while (poll(&answer, 1, 0) != 1)
+            for (int i = 0; i < 100; i++)
+                same(ibv_poll_cq(cq, 1, &wc), 0);
+        get(socket, &word, sizeof word);
+        check(unfilled(memory, BYTES, word) < 0, "a WRITE was lost");
+        words++, owned += word % 16 == 0 && mapped(memory, true);
+    }
+    check(!setitimer(ITIMER_REAL, &never, NULL), "setitimer: %m");
+    printf("%d forks in %d WRITEs, %d of %d times with a mapping of our own\n",
+           (int)forks_in_handler, words, owned, words / 16);
     order(socket, 0, 0, 0);
     reap(child);
     same(ibv_dereg_mr(mr), 0);

@@ -3,17 +3,54 @@
 
 use crate::page_take_back_thread::RevokerStay;
 use omniverb_adopt::{AdoptedPages, ReleaseError};
-use omniverb_device::Region;
+use omniverb_device::{OwnMapping, Region};
 use omniverb_session::body;
+use omniverb_sys::clock;
 use omniverb_sys::io_uring_pin::Pin;
 use omniverb_terms::Errno;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
 
-/// How pages move back: [`AdoptedPages::release`], or that before a fork.
-pub(crate) type Release = fn(AdoptedPages) -> Result<(), ReleaseError>;
+/// Between two looks whether copies have left an own mapping.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// How pages move back.
+#[derive(Clone, Copy)]
+pub(crate) enum Release {
+    /// By [`AdoptedPages::release`]. Copies in an own mapping are waited for.
+    Waiting,
+    /// By [`AdoptedPages::release_before_fork`]. Copies are waited for until then, a time of the
+    /// clock: one may be of this very thread.
+    BeforeFork(u64),
+}
+
+impl Release {
+    /// Ends an own mapping. False: copies are under way there still.
+    fn end(self, own: &OwnMapping) -> bool {
+        let Release::BeforeFork(until) = self else {
+            own.end();
+            return true;
+        };
+        while !own.try_end() {
+            if clock::now() >= until {
+                own.stay();
+                return false;
+            }
+            std::thread::sleep(MOMENT);
+        }
+        true
+    }
+
+    fn release(self, pages: AdoptedPages) -> Result<(), ReleaseError> {
+        match self {
+            Release::Waiting => pages.release(),
+            Release::BeforeFork(_) => pages.release_before_fork(),
+        }
+    }
+}
 
 /// Where the pages are.
 enum RegionPages {
@@ -114,20 +151,23 @@ impl Extent {
     /// # Errors
     /// The extent as it was, and errno.
     pub(crate) fn release(self, by: Release) -> Result<Option<body::Extent>, (Extent, Errno)> {
-        let Extent { pages, era, stay, piece, own, .. } = self;
-        // All that is mapped of the file moves back, so this has to be gone.
-        if let Some(region) = &own {
-            region.own.end();
+        // No copy may go to the file while what it holds moves back.
+        if self.own.as_ref().is_some_and(|region| !by.end(&region.own)) {
+            return Err((self, Errno::EBUSY));
         }
+        let Extent { pages, era, stay, piece, own, .. } = self;
         let mut pages = match pages {
-            RegionPages::Moved(pages) => pages,
+            RegionPages::Moved(pages) => {
+                pages.set_own_mapping(0);
+                pages
+            }
             // The agent keeps them until the host says that no process has them mapped.
             RegionPages::Kept { .. } => return Ok(None),
         };
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.
         let mut errno = Errno::EIO;
         for _ in 0..RELEASE_ATTEMPTS {
-            match by(pages) {
+            match by.release(pages) {
                 Ok(()) => return Ok(piece),
                 Err(failed) => {
                     (pages, errno) =

@@ -2,19 +2,21 @@
 //! where they map it.
 
 use crate::memory_from_daemon;
-use crate::moved_or_pinned_extent::Extent;
+use crate::moved_or_pinned_extent::{Extent, Release};
 use crate::page_take_back_thread::RevokerStay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::page_grant_pacing;
 use omniverb_session::{body, page_rights};
+use omniverb_sys::clock;
 use omniverb_sys::io_uring_pin::Pin;
-use omniverb_sys::{lock, try_lock};
+use omniverb_sys::{lock, mapping_as_ring_window, try_lock};
 use omniverb_terms::{Errno, Qpn, Rkey};
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Threads that are forking: no pages are moved to where peers have them meanwhile.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
@@ -33,6 +35,9 @@ pub(crate) fn let_pages_move() {
 pub(crate) fn let_pages_move_in_child() {
     FORKING.store(0, Ordering::SeqCst);
 }
+
+/// Between two looks whether pages move still.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// Extents of one region: the daemon makes no more of a region of any size.
 const EXTENTS_MAX: usize = 192;
@@ -113,6 +118,17 @@ impl Keys {
         lock(&self.moving)
     }
 
+    /// The same, waiting until then, a time of the clock. `None`: others move some still.
+    pub(crate) fn move_pages_until(&self, until: u64) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            let guard = try_lock(&self.moving);
+            if guard.is_some() || clock::now() >= until {
+                return guard;
+            }
+            std::thread::sleep(MOMENT);
+        }
+    }
+
     /// The same without waiting, to where peers have them; `None` if others move some, or the
     /// process is about to fork.
     pub(crate) fn try_move_pages(&self) -> Option<MutexGuard<'_, ()>> {
@@ -173,6 +189,10 @@ impl Keys {
         let file = omniverb_sys::Extent::new(pages.memfd(), 0, pages.page_length() as u64);
         let window = file.map(Access::ReadWrite).map_err(|error| memory_from_daemon::errno(&error));
         let start = pages.page_start();
+        if let Ok(window) = &window {
+            mapping_as_ring_window::exclude_from_core_dumps(window);
+            pages.set_own_mapping(window.address());
+        }
         let extent = Extent::own(pages, region.clone(), stay);
         match window {
             Ok(window) => {
@@ -181,7 +201,7 @@ impl Keys {
                 Ok(())
             }
             Err(errno) => {
-                if let Err((extent, _)) = extent.release(AdoptedPages::release) {
+                if let Err((extent, _)) = extent.release(Release::Waiting) {
                     self.put_back(region.rkey, extent);
                 }
                 Err(errno)
@@ -355,7 +375,9 @@ mod tests {
     use super::*;
     use crate::page_take_back_thread::{PageOwner, PageQuestion, PageRevocation};
     use omniverb_ring::UserMemory;
+    use omniverb_sys::proc_smaps;
     use omniverb_terms::Lkey;
+    use std::ops::ControlFlow;
     use std::sync::Weak;
 
     fn region(rkey: Rkey, memory: UserMemory) -> Region {
@@ -417,6 +439,16 @@ mod tests {
             }
         }
         assert!(region.own.exists());
+        // What it shows is in a core dump by the program's pages.
+        let mut excluded = Vec::new();
+        proc_smaps::for_each(|mapping, flags| {
+            if mapping.is_shared && flags.has(*b"dd") && mapping.end - mapping.start == length {
+                excluded.push(mapping.start);
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(excluded.len() == 1 && excluded[0] != start);
         let granted = keys.with(rkey, |key, _| {
             assert!(!key.has_extent((start, length)) && !key.is_unmoved());
             assert_eq!(key.extent_within(start, start + 1), Some(start));
@@ -424,7 +456,7 @@ mod tests {
         });
         assert_eq!(granted, Some(length as u64));
         for (_, mut extent) in keys.take_out_of(rkey) {
-            while let Err((held, errno)) = extent.release(AdoptedPages::release) {
+            while let Err((held, errno)) = extent.release(Release::Waiting) {
                 assert_eq!(errno, Errno::EBUSY);
                 extent = held;
             }

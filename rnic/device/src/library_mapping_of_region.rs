@@ -6,7 +6,7 @@
 
 use omniverb_ring::{UserMemory, Window};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
 /// Bytes of a copy that cost as much as the system call that makes it.
 const CALL_BYTES: u64 = 1024;
@@ -22,6 +22,8 @@ const DOUBLINGS_MAX: u32 = 14;
 pub struct OwnMapping {
     /// Locked by copies, for the time of one each: the end of the mapping waits for them.
     place: RwLock<Option<MappedPages>>,
+    /// Its end waits for copies: none begins there.
+    is_ending: AtomicBool,
     cost: AtomicU64,
     /// How often in a row it could not be had for now.
     failures: AtomicU32,
@@ -61,7 +63,34 @@ impl OwnMapping {
 
     /// No copy uses the mapping when this returns. It may be asked for anew.
     pub fn end(&self) {
-        let ended = self.write().take();
+        self.end_locked(self.write());
+    }
+
+    /// As [`end`](Self::end), without waiting for copies. False: some are under way, perhaps of
+    /// this very thread, if a signal has interrupted it. No others begin until this was true, or
+    /// the mapping [stays](Self::stay).
+    pub fn try_end(&self) -> bool {
+        let place = match self.place.try_write() {
+            Ok(place) => place,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.is_ending.store(true, Ordering::Relaxed);
+                return false;
+            }
+        };
+        self.end_locked(place);
+        true
+    }
+
+    /// It does not end after all.
+    pub fn stay(&self) {
+        self.is_ending.store(false, Ordering::Relaxed);
+    }
+
+    fn end_locked(&self, mut place: RwLockWriteGuard<'_, Option<MappedPages>>) {
+        let ended = place.take();
+        drop(place);
+        self.stay();
         self.cost.store(0, Ordering::Relaxed);
         let is_closed = self.is_closed.load(Ordering::Relaxed);
         self.is_settled.store(is_closed, Ordering::Relaxed);
@@ -86,13 +115,16 @@ impl OwnMapping {
         self.place.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Option<MappedPages>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Option<MappedPages>> {
         self.place.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with the window and an offset of it, if all of the range is there.
     #[inline]
     fn with<T>(&self, program: UserMemory, act: impl FnOnce(&Window, usize) -> T) -> Option<T> {
+        if self.is_ending.load(Ordering::Relaxed) {
+            return None;
+        }
         let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
         let pages = place.as_ref()?;
         Some(act(&pages.window, pages.offset_of(program)?))
@@ -156,6 +188,30 @@ mod tests {
         own.close();
         own.put_off();
         assert_eq!(until_asked(4096), None);
+    }
+
+    /// A signal handler that forks may have interrupted a copy of its own thread.
+    #[test]
+    fn the_end_waits_for_no_copy_if_it_is_not_to() {
+        let (program, window) = (Window::private(4096), Window::private(4096));
+        let own = OwnMapping::default();
+        own.begin(program.address(), window.clone());
+        let cell = program.memory(8, 8);
+        let in_a_copy = own.with_cell(cell, |bytes| {
+            let ended = own.try_end();
+            let others = own.with_cell(cell, |_| ());
+            bytes.fetch_add(1);
+            (ended, others)
+        });
+        assert_eq!(in_a_copy, Some((false, None)), "no other copy begins");
+        assert!(own.exists());
+        let mut found = [0; 8];
+        window.memory(8, 8).read(&mut found);
+        assert_eq!(u64::from_ne_bytes(found), 1, "the copy has gone on");
+        own.stay();
+        assert!(own.with_cell(cell, |_| ()).is_some() && own.try_end() && !own.exists());
+        own.begin(program.address(), window);
+        assert!(own.with_cell(cell, |_| ()).is_some());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::process_identity;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use omniverb_sys::extent::Kind;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -37,6 +37,8 @@ pub(crate) struct Region {
     inode: u64,
     /// Whose pages they are: a forked child has a copy of this.
     process: u64,
+    /// Where a mapping of the library's own begins, or 0: no page of the program's.
+    pub own_mapping: AtomicUsize,
     next: Cell<*mut Region>,
 }
 
@@ -60,7 +62,10 @@ impl Region {
         let next = Cell::new(ptr::null_mut());
         let file = ManuallyDrop::new(file);
         let (inode, process) = (status.st_ino, process_identity::current());
-        Ok(Box::new(Region { start, length, offset, kind, file, device, inode, process, next }))
+        let own_mapping = AtomicUsize::new(0);
+        let region =
+            Region { start, length, offset, kind, file, device, inode, process, own_mapping, next };
+        Ok(Box::new(region))
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
@@ -101,7 +106,11 @@ impl Region {
         &self,
         mapping: &omniverb_sys::proc_maps::Mapping<'_>,
     ) -> Option<RegionPart> {
-        if mapping.inode != self.inode || mapping.device != self.device || !mapping.is_shared {
+        if mapping.inode != self.inode
+            || mapping.device != self.device
+            || !mapping.is_shared
+            || mapping.start == self.own_mapping.load(Ordering::Relaxed)
+        {
             return None;
         }
         let offset = self.offset.max(mapping.offset);

@@ -414,6 +414,12 @@ impl AdoptedPages {
         self.region().file()
     }
 
+    /// From this address on the caller has the file mapped for itself, where no forked child
+    /// inherits it; 0: nowhere any more, which is to be said before the pages are released.
+    pub fn set_own_mapping(&self, start: usize) {
+        self.region().own_mapping.store(start, core::sync::atomic::Ordering::Relaxed);
+    }
+
     /// Address of the first adopted page.
     #[must_use]
     pub fn page_start(&self) -> usize {

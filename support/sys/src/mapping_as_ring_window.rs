@@ -23,6 +23,13 @@ pub(crate) fn over(mapping: Mapping, keep: impl Send + Sync + 'static) -> Window
     unsafe { Window::new(base, length, Arc::new((mapping, keep))) }
 }
 
+/// Leaves all of a mapping's pages out of core dumps, which have them by another mapping.
+pub fn exclude_from_core_dumps(window: &Window) {
+    let address = std::ptr::with_exposed_provenance_mut(window.address());
+    // SAFETY: it changes nothing that a load or a store sees. If it fails, dumps are larger.
+    let _ = unsafe { madvise(address, window.len(), Advice::LinuxDontDump) };
+}
+
 /// Puts these bytes of a verified file, which are as many, in the place of what a writable window
 /// shows now; `new` shows them already.
 ///

@@ -9,7 +9,6 @@ use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::moved_or_pinned_extent::{Extent, Release};
 use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
 use crate::vm_window_loans;
-use omniverb_adopt::AdoptedPages;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
@@ -33,6 +32,11 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Budget: how long a fork waits for peers that use pages which are taken back. A peer that is not
 /// done by then repeats its operation.
 const PATIENCE_BEFORE_FORK: Duration = Duration::from_millis(20);
+/// How long a fork waits for other threads that move pages.
+const MOVES_BEFORE_FORK: Duration = Duration::from_secs(2);
+/// How long a fork waits for copies and requests that are under way, before the child gets copies
+/// of pages instead. A signal handler that forks may have interrupted one of its own thread.
+const REQUESTS_BEFORE_FORK: Duration = Duration::from_millis(50);
 /// How long it takes at most until one sees what another has written.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -162,21 +166,38 @@ impl GrantedPages {
         manner: RevocationMode,
     ) -> Result<(), Errno> {
         let _moving = self.keys.move_pages();
+        self.withdraw_while_moving(take, manner)
+    }
+
+    fn withdraw_while_moving(
+        &self,
+        take: impl FnOnce(&Keys) -> Vec<(Rkey, Extent)>,
+        manner: RevocationMode,
+    ) -> Result<(), Errno> {
         let taken = take(&self.keys);
         if taken.is_empty() {
             return Ok(());
         }
         let qps = self.qps.those(&self.keys.lent_by(taken.iter().map(|(rkey, _)| *rkey)));
-        qps.iter().for_each(|qp| qp.revoke_grants());
+        match manner {
+            RevocationMode::BeforeFork(until) if !revoke_grants_until(&qps, until) => {
+                taken.into_iter().for_each(|(rkey, extent)| self.keys.put_back(rkey, extent));
+                return Err(Errno::EBUSY);
+            }
+            RevocationMode::BeforeFork(_) => {}
+            RevocationMode::Kindly | RevocationMode::AtOnce => {
+                qps.iter().for_each(|qp| qp.revoke_grants());
+            }
+        }
         match manner {
             RevocationMode::Kindly => await_peers(&qps, PATIENCE),
-            RevocationMode::BeforeFork => await_peers(&qps, PATIENCE_BEFORE_FORK),
+            RevocationMode::BeforeFork(_) => await_peers(&qps, PATIENCE_BEFORE_FORK),
             // No peer is waited for, so a peer that uses the pages is told to redo its operation.
             RevocationMode::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
         }
-        let by: Release = match manner {
-            RevocationMode::BeforeFork => AdoptedPages::release_before_fork,
-            RevocationMode::Kindly | RevocationMode::AtOnce => AdoptedPages::release,
+        let by = match manner {
+            RevocationMode::BeforeFork(until) => Release::BeforeFork(until),
+            RevocationMode::Kindly | RevocationMode::AtOnce => Release::Waiting,
         };
         // Where pages stay, a late peer would be at what they are for next.
         let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
@@ -210,17 +231,18 @@ impl GrantedPages {
     /// copies of (`omniverb_adopt`). Nothing is moved where the kernel may be storing: a program
     /// that deregisters ends its requests before, one that forks need not.
     pub(super) fn withdraw_before_fork(&self) {
-        // Others may be moving some still, which began before this thread was about to fork.
-        drop(self.keys.move_pages());
+        let within = |patience: Duration| clock::now() + patience.as_nanos() as u64;
+        // Others may be moving some still, which began before this thread was about to fork. One
+        // that waits for a copy which this thread is in the middle of never ends.
+        let Some(_moving) = self.keys.move_pages_until(within(MOVES_BEFORE_FORK)) else { return };
         let moved = |_, extent: &Extent| !extent.is_kept();
         if !self.keys.extents(moved).is_empty() && !omniverb_adopt::kernel_may_store() {
-            let _ = self.withdraw(moved, RevocationMode::BeforeFork);
+            let manner = RevocationMode::BeforeFork(within(REQUESTS_BEFORE_FORK));
+            let _ = self.withdraw_while_moving(|keys| keys.take_out(moved), manner);
             // What peers had moved until now buys them no pages: a process that forks often moves
             // as much as they need in between.
             self.keys.regions().iter().for_each(|region| region.moved.forget());
         }
-        // What stays is copied for the child: not twice.
-        self.keys.regions().iter().for_each(|region| region.own.end());
     }
 
     /// The daemon need not keep files for this key.
@@ -281,6 +303,20 @@ fn check_room_twice(key: &Key, length: usize, room: MoveLimits) -> Result<(), Gr
 fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
     let serves = matches!(service, Service::Rc | Service::Uc);
     serves && uses != 0 && allowed & uses == uses
+}
+
+/// Revokes what was granted by queue pairs. False: one of them is at a request still at this time
+/// of the clock, perhaps in this very thread, and none but some others have revoked anything.
+fn revoke_grants_until(qps: &[Arc<Qp>], until: u64) -> bool {
+    qps.iter().all(|qp| {
+        loop {
+            let is_revoked = qp.try_revoke_grants();
+            if is_revoked || clock::now() >= until {
+                return is_revoked;
+            }
+            std::thread::sleep(MOMENT);
+        }
+    })
 }
 
 /// Lets peers come back that are at pages that were granted to them, so that what they do there is

@@ -18,8 +18,9 @@ pub(super) enum RevocationMode {
     /// Some peers may go on using the region, and lose nothing: operations on the pages are waited
     /// for.
     Kindly,
-    /// As [`RevocationMode::Kindly`], for a shorter time, since the program waits in `fork`.
-    BeforeFork,
+    /// As [`RevocationMode::Kindly`], for a shorter time, since the program waits in `fork`; and
+    /// for requests that are under way until then, a time of the clock.
+    BeforeFork(u64),
     /// A peer at the pages reaches a region that is gone: it does so again, and finds none.
     AtOnce,
 }

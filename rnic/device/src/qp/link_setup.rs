@@ -258,6 +258,13 @@ impl Qp {
         self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);
     }
 
+    /// As [`Qp::revoke_grants`], without waiting for a request that is under way: it may be one of
+    /// this thread, which a signal has interrupted. False: there is one.
+    pub fn try_revoke_grants(&self) -> bool {
+        let inner = self.inner.try_lock();
+        inner.map(|mut inner| inner.links.iter_mut().for_each(LinkEnd::revoke)).is_some()
+    }
+
     /// Whether a peer is at our pages still; to be asked a moment after [`Qp::revoke_grants`], as
     /// often as one likes to wait.
     pub fn peers_reach_pages(&self) -> bool {

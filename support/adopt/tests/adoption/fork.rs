@@ -43,6 +43,32 @@ pub fn separates() -> Outcome {
     Ok(())
 }
 
+/// A child has copies of the program's pages, and nothing where the library had them once more.
+pub fn leaves_an_own_mapping_out() -> Outcome {
+    let memory = Memory::anonymous(4 * PAGE);
+    memory.set(0, 9);
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
+    let own = Memory::of_file(&pages.memfd(), pages.page_length(), true).unwrap();
+    if !own.advise(libc::MADV_DONTFORK) {
+        return Err("the kernel has no MADV_DONTFORK".into());
+    }
+    let is_mapped = |memory: Memory| memory.advise(libc::MADV_NORMAL);
+    pages.set_own_mapping(own.address);
+    let status = in_child(|| {
+        assert!(is_mapped(memory) && !is_mapped(own));
+        assert_eq!(memory.get(0), 9);
+        memory.set(0, 1);
+    });
+    assert_eq!((status, memory.get(0), own.get(0)), (0, 9, 9));
+    own.set(0, 10);
+    assert_eq!(memory.get(0), 10, "the parent goes on");
+    own.unmap();
+    pages.set_own_mapping(0);
+    crate::give_back(pages, &Strategy::ALL);
+    assert_eq!(memory.get(0), 10);
+    Ok(())
+}
+
 /// A child made behind libc's back does not share the pages: they are missing there.
 pub fn raw_clone() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);

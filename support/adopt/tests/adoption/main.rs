@@ -89,6 +89,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("privileges_given_up", concurrent_activity::privileges_given_up),
     scenario("closed_standard_streams", memfd_access::closed_standard_streams),
     scenario("fork_separates", fork::separates),
+    scenario("fork_leaves_an_own_mapping_out", fork::leaves_an_own_mapping_out),
     scenario("fork_by_a_raw_system_call", fork::raw_clone),
     scenario("fork_while_moving_userfault", || fork::while_moving(Strategy::Userfault)),
     scenario("fork_while_moving_stop", || fork::while_moving(Strategy::Stop)),
