@@ -88,6 +88,8 @@ def _rdma(pair):
         check(found[0]["ifname"] == "omv0" and found[0]["port"] == 1, str(found))
         check(found[0]["state"] == "ACTIVE", str(found))
         check(found[0]["physical_state"] == "LINK_UP", str(found))
+        interface = pair.server.run("cat", f"{_PORT}/gid_attrs/ndevs/1").strip()
+        check(found[0]["netdev"] == interface, str(found))
     check(pair.server.run("rdma", "dev").startswith("0: omv0: node_type ca fw "), "rdma dev")
     # Anything else the real one answers.
     check("utility" in pair.server.run("rdma", "-V"), "rdma -V")

@@ -51,9 +51,12 @@ pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<IpAddr> {
 }
 
 /// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1, where
-/// nearly all of them look), then the rest. Loopback addresses are in it only if the vNIC has no
-/// others: RoCE devices list those of their netdev (`roce_gid_mgmt.c` in Linux), and programs that
-/// rank the entries took 127.0.0.1. They lead to the vNIC itself all the same.
+/// nearly all of them look), then the rest. The first two are of one interface, if that has a
+/// link-local one: programs that look at one entry take its interface for the device's.
+///
+/// Loopback addresses are in it only if the vNIC has no others: RoCE devices list those of their
+/// netdev (`roce_gid_mgmt.c` in Linux), and programs that rank the entries took 127.0.0.1. They
+/// lead to the vNIC itself all the same.
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
     let entry =
         |a: &VnicAddress| GidEntry { gid: Gid::from(a.ip), ifindex: a.interface, mtu: a.mtu };
@@ -61,11 +64,14 @@ pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEnt
     let is_local = |a: &&VnicAddress| Gid::from(a.ip).is_link_local();
     let global = |a: &&VnicAddress| !is_local(a) && a.reach != Reach::Host;
 
-    let mut link_locals = outside().filter(is_local).map(entry);
+    let mut link_locals: Vec<_> = outside().filter(is_local).map(entry).collect();
     let fours = outside().filter(|a| a.ip.is_ipv4() && global(a)).map(entry);
     let sixes = outside().filter(|a| a.ip.is_ipv6() && global(a)).map(entry);
-    let first = link_locals.next();
-    let mut rest = fours.chain(sixes).chain(link_locals).peekable();
+    let mut globals = fours.chain(sixes).peekable();
+    let main = globals.peek().map(|entry| entry.ifindex);
+    let of_main = link_locals.iter().position(|entry| Some(entry.ifindex) == main);
+    let first = (!link_locals.is_empty()).then(|| link_locals.remove(of_main.unwrap_or(0)));
+    let mut rest = globals.chain(link_locals).peekable();
 
     // Without a link-local address (IPv6 switched off) the node GUID makes one up: the entry keeps
     // its place, and reaches this vNIC itself.
@@ -132,8 +138,11 @@ mod tests {
         ];
         let found = shown(&table(&addresses, [2, 0, 0, 0, 0, 0, 0, 9]));
         let expected =
-            ["fe80::3%3", "::ffff:10.1.0.5%2", "::ffff:10.2.0.5%3", "2001:db8::5%3", "fe80::2%2"];
+            ["fe80::2%2", "::ffff:10.1.0.5%2", "::ffff:10.2.0.5%3", "2001:db8::5%3", "fe80::3%3"];
         assert_eq!(found, expected);
+        // The first interface may have none.
+        let found = shown(&table(&addresses[..5], [2, 0, 0, 0, 0, 0, 0, 9]));
+        assert_eq!(found, ["fe80::3%3", "::ffff:10.1.0.5%2", "2001:db8::5%3"]);
     }
 
     #[test]

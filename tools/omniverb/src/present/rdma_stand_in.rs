@@ -71,7 +71,9 @@ fn link() -> anyhow::Result<Value> {
             other => other.to_owned(),
         },
     });
-    if let Ok(interface) = shown_folder::read("ports/1/gid_attrs/ndevs/0") {
+    // That of the entry that programs use; the first one is only of the same link as a rule.
+    let of_entry = |index| shown_folder::read(&format!("ports/1/gid_attrs/ndevs/{index}"));
+    if let Ok(interface) = of_entry(1).or_else(|_| of_entry(0)) {
         row["netdev_index"] = current_device_values::index_of(&interface).into();
         row["netdev"] = interface.into();
     }
