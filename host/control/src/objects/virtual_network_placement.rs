@@ -247,7 +247,11 @@ impl VirtualPlaces {
                 continue;
             };
             let VnicPlace { virtual_ip, underlay, range } = place;
-            if let Some(other) = addresses.get(&(tenant, virtual_ip)) {
+            let of = all.tenant.get(tenant);
+            let problem = of.and_then(|of| of.problem_of_addresses(Some(virtual_ip), underlay));
+            if let Some(problem) = problem {
+                self.left_out.insert(name.clone(), problem);
+            } else if let Some(other) = addresses.get(&(tenant, virtual_ip)) {
                 let is_same = self.places.get(*other).is_some_and(|(_, it)| *it == place);
                 if !is_same {
                     let problem = format!("vnic {other:?} of this host has the address");

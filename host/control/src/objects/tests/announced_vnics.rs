@@ -109,6 +109,7 @@ fn what_a_stranger_announces_is_refused() {
         ("blue/10.0.0.2", with("proof", "5a".repeat(15).into()), "its proof was not made"),
         ("blue/10.0.0.2", with("vgid", "no".into()), "IPv6"),
         ("blue/10.0.0.2", with("underlay", "127.0.0.1".into()), "127.0.0.1"),
+        ("blue/10.0.0.2", with("underlay", "2001:db8::2".into()), "that of the tenant is of IPv4"),
         ("blue/10.0.0.2", with("qpns", 1000.into()), "no range"),
         ("blue/10.0.0.2", with("qpn_offset", (-1).into()), "u32"),
         ("blue/10.0.0.2", with("colour", "red".into()), "colour"),
