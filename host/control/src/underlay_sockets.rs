@@ -17,14 +17,12 @@ use std::path::{Path, PathBuf};
 /// What has become of the socket of an address.
 #[derive(Debug)]
 enum State {
-    /// The helper is at it.
-    Asked,
+    /// The helper is at it, in this namespace, if there is one.
+    Asked(Option<NetnsIdentity>),
     /// It is there.
     Open,
     /// It cannot be had.
     Failed(io::Error),
-    /// The helper is at it, in a namespace that is another by now.
-    Outdated,
     /// It is to be asked for.
     Due,
 }
@@ -110,10 +108,10 @@ impl UnderlaySockets {
             if matches!(wanted.state, State::Open) {
                 closed.push(*ip);
             }
-            wanted.state = match wanted.state {
-                State::Asked | State::Outdated => State::Outdated,
-                State::Open | State::Failed(_) | State::Due => State::Due,
-            };
+            // Of what the helper is at, its answer says where it is.
+            if !matches!(wanted.state, State::Asked(_)) {
+                wanted.state = State::Due;
+            }
         }
         Some(closed)
     }
@@ -134,11 +132,11 @@ impl UnderlaySockets {
         closed
     }
 
-    /// The next one that is to be asked for.
-    pub(crate) fn next_due(&mut self) -> Option<UnderlaySocket> {
+    /// The next one that is to be asked for. `place`: the namespace that it will be in.
+    pub(crate) fn next_due(&mut self, place: Option<NetnsIdentity>) -> Option<UnderlaySocket> {
         let mut all = self.wanted.iter_mut();
         let (ip, wanted) = all.find(|(_, wanted)| matches!(wanted.state, State::Due))?;
-        wanted.state = State::Asked;
+        wanted.state = State::Asked(place);
         Some(UnderlaySocket { ip: *ip, presence: wanted.presence })
     }
 
@@ -158,20 +156,27 @@ impl UnderlaySockets {
         !self.wanted.is_empty() && (self.path.is_some() || self.wanted.values().any(has_failed))
     }
 
-    /// What has become of one that was asked for. `None` within the result: it is not wanted so any
-    /// more, and its socket is of no use.
+    /// What has become of one that was asked for. `None`: it is not wanted so any more, or another
+    /// namespace is at the path by now, and its socket is of no use.
     pub(crate) fn found(
         &mut self,
         socket: UnderlaySocket,
         outcome: Result<(), io::Error>,
     ) -> Option<Option<News>> {
+        let now = self.namespace().ok().map(|namespace| namespace.identity());
         let wanted = self.wanted.get_mut(&socket.ip)?;
-        if wanted.presence == socket.presence && matches!(wanted.state, State::Outdated) {
-            wanted.state = State::Due;
-        }
-        if wanted.presence != socket.presence || !matches!(wanted.state, State::Asked) {
+        let State::Asked(place) = wanted.state else { return None };
+        if wanted.presence != socket.presence {
             return None;
         }
+        // One that cannot be looked at is there all the same, as above.
+        if let (Some(place), Some(now)) = (place, now)
+            && place != now
+        {
+            wanted.state = State::Due;
+            return None;
+        }
+        self.seen = self.seen.or(place);
         let kind = outcome.as_ref().err().map(io::Error::kind);
         wanted.state = match outcome {
             Ok(()) => State::Open,
@@ -215,7 +220,8 @@ mod tests {
     }
 
     fn due(all: &mut UnderlaySockets) -> Vec<UnderlaySocket> {
-        std::iter::from_fn(|| all.next_due()).collect()
+        let place = all.namespace().ok().map(|namespace| namespace.identity());
+        std::iter::from_fn(|| all.next_due(place)).collect()
     }
 
     const HERE: Presence = Presence::Present;
@@ -255,6 +261,36 @@ mod tests {
         assert_eq!(all.found(other, Ok(())), None, "it is not wanted any more");
     }
 
+    /// Whether that was noticed meanwhile or not.
+    #[test]
+    fn what_the_helper_opened_in_the_namespace_before_is_of_no_use() {
+        let folder = std::env::temp_dir().join(format!("underlay-race-{}", std::process::id()));
+        let path = folder.join("name");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::os::unix::fs::symlink("/proc/self/ns/net", &path).unwrap();
+        let other = Some(NetnsIdentity { device: 1, inode: 1 });
+        for is_noticed in [false, true] {
+            let mut all = UnderlaySockets::new(Some(path.clone()));
+            all.want(&wanted(&[(1, HERE)]));
+            all.seen = other.filter(|_| is_noticed);
+            let socket = all.next_due(other).unwrap();
+            if is_noticed {
+                assert_eq!(all.look_at_namespace(), Some(Vec::new()));
+                assert!(due(&mut all).is_empty(), "the helper is at it");
+            }
+            assert_eq!(all.found(socket, Ok(())), None);
+            assert_eq!(due(&mut all), [socket]);
+            assert_eq!(all.found(socket, Ok(())), Some(None));
+        }
+        // One that has gone is there all the same.
+        let mut all = UnderlaySockets::new(Some(path.clone()));
+        all.want(&wanted(&[(1, HERE)]));
+        let socket = due(&mut all)[0];
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(all.found(socket, Ok(())), Some(None));
+        assert!(all.seen.is_some());
+    }
+
     #[test]
     fn another_namespace_at_the_path_has_all_asked_for_again() {
         let folder = std::env::temp_dir().join(format!("underlay-{}", std::process::id()));
@@ -275,12 +311,6 @@ mod tests {
         // As if it had been another one.
         all.seen = Some(NetnsIdentity { device: 1, inode: 1 });
         assert_eq!(all.look_at_namespace(), Some(vec![ip(1)]));
-        assert_eq!(due(&mut all), [socket]);
-        // Again, while the helper is at it: what it opens is of the one before.
-        all.seen = Some(NetnsIdentity { device: 1, inode: 2 });
-        assert_eq!(all.look_at_namespace(), Some(Vec::new()));
-        assert!(due(&mut all).is_empty());
-        assert_eq!(all.found(socket, Ok(())), None);
         assert_eq!(due(&mut all), [socket]);
         assert_eq!(all.found(socket, Ok(())), Some(None));
         std::fs::remove_dir_all(&folder).unwrap();

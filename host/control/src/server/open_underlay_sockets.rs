@@ -31,7 +31,8 @@ impl EnginePorts<'_> {
     /// Asks for the sockets that are to be asked for.
     fn ask_underlay_sockets(&mut self) {
         let namespace = self.underlay.namespace().map(Arc::new);
-        while let Some(socket) = self.underlay.next_due() {
+        let place = namespace.as_ref().ok().map(|namespace| namespace.identity());
+        while let Some(socket) = self.underlay.next_due(place) {
             match &namespace {
                 Ok(namespace) => {
                     self.helper.ask_underlay_socket(socket, namespace, clock::now());
