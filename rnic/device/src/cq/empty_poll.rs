@@ -41,8 +41,7 @@ impl Cq {
         let count = self.look(out);
         let count = if count > 0 { count } else { self.take(out) };
         self.attendance.took(count);
-        if count == 0 && self.links.all_lead_to_engine() && !self.shared.host.carries_connections()
-        {
+        if count == 0 && self.links.all_lead_to_engine() {
             self.pause();
         }
         count

@@ -3,8 +3,6 @@
 use crate::link_peer::FarEnd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Empty polls in a row that are made without a pause.
-const PATIENCE: u32 = 4;
 /// A yield that took longer let another thread run, in nanoseconds.
 const CONTENDED: u64 = 5_000;
 /// How long that is remembered, in nanoseconds.
@@ -68,13 +66,13 @@ impl LinkCount {
         back < self.contended_until.load(Ordering::Relaxed)
     }
 
-    /// Poll `number` found nothing: whether that was one of several in a row. Pollers that poll at
+    /// Poll `number` found nothing: whether that was one more than so many in a row. Pollers that poll at
     /// once merely miscount.
-    pub(super) fn is_in_vain_again(&self, number: u64) -> bool {
+    pub(super) fn is_in_vain_again(&self, number: u64, patience: u32) -> bool {
         let in_a_row = self.next.swap(number.wrapping_add(1), Ordering::Relaxed) == number;
         let row = if in_a_row { self.row.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.row.store(row, Ordering::Relaxed);
-        row >= PATIENCE
+        row >= patience
     }
 }
 
@@ -110,11 +108,13 @@ mod tests {
 
     #[test]
     fn a_row_ends_with_a_poll_that_finds_something() {
+        const PATIENCE: u32 = 4;
         let links = LinkCount::default();
-        let first = |from: u64| (from..from + 1000).find(|poll| links.is_in_vain_again(*poll));
+        let first =
+            |from: u64| (from..from + 1000).find(|poll| links.is_in_vain_again(*poll, PATIENCE));
         let patience = u64::from(PATIENCE);
         assert_eq!(first(10), Some(10 + patience));
-        assert!(links.is_in_vain_again(11 + patience));
+        assert!(links.is_in_vain_again(11 + patience, PATIENCE));
         // Poll 12 + patience was not empty.
         assert_eq!(first(13 + patience), Some(13 + 2 * patience));
     }

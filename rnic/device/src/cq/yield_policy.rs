@@ -15,6 +15,12 @@
 use crate::cq::Cq;
 use omniverb_link::poller_sleep::PollerNap;
 
+/// Empty polls in a row that are made without a pause.
+const PATIENCE: u32 = 4;
+/// The same where polls read the network themselves: they take longer than an answer of an idle
+/// host. On a busy one the processor is of more use to others, a peer on it among them.
+const PATIENCE_CARRYING: u32 = 64;
+
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
 const MUCH: u64 = 256 << 10;
 
@@ -22,14 +28,17 @@ impl Cq {
     /// Nothing came, and only the engine can bring something.
     #[cold]
     pub(crate) fn pause(&self) {
-        if !self.links.is_in_vain_again(self.attendance.polls()) {
+        let host = &self.shared.host;
+        let carries = host.carries_connections();
+        let patience = if carries { PATIENCE_CARRYING } else { PATIENCE };
+        if !self.links.is_in_vain_again(self.attendance.polls(), patience) {
             return;
         }
-        let host = &self.shared.host;
         let before = host.now();
         std::thread::yield_now();
         let mut after = host.now();
         if self.links.had_to_share(before, after)
+            && !carries
             && let Some(nap) = self.lie_down()
         {
             let (word, value) = nap.place();
