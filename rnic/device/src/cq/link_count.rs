@@ -66,8 +66,8 @@ impl LinkCount {
         back < self.contended_until.load(Ordering::Relaxed)
     }
 
-    /// Poll `number` found nothing: whether that was one more than so many in a row. Pollers that poll at
-    /// once merely miscount.
+    /// Poll `number` found nothing: whether that was one more than so many in a row. Pollers that
+    /// poll at once merely miscount.
     pub(super) fn is_in_vain_again(&self, number: u64, patience: u32) -> bool {
         let in_a_row = self.next.swap(number.wrapping_add(1), Ordering::Relaxed) == number;
         let row = if in_a_row { self.row.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
