@@ -10,6 +10,7 @@ use crate::worker::link::{Ends, Kind, Link, Reason};
 use crate::worker::pending_work::WorkLeft;
 use crate::worker::thread_sleep::Watcher;
 use crate::worker::vnic::Vnic;
+use omniverb_datapath::handover::Handover;
 use omniverb_datapath::peer_features;
 use omniverb_datapath::queue_pair::connection_parameters::Trains;
 use omniverb_datapath::queue_pair::datagram::Datagrams;
@@ -141,7 +142,7 @@ impl State {
         match self.try_attach(attach) {
             Ok(index) => {
                 self.links.touch(index, Reason::News);
-                if attach.service == Service::Ud {
+                if attach.service == Service::Ud || attach.handover.is_some() {
                     self.take_unclaimed(index);
                 }
             }
@@ -164,9 +165,6 @@ impl State {
         {
             let carrier = self.vnics.get(attach.vnic).and_then(|vnic| vnic.sockets.carried());
             self.bells.add(attach.bell, memory, carrier)?;
-        }
-        if attach.handover.as_ref().is_some_and(|state| !state.is_empty()) {
-            return Err(io::ErrorKind::Unsupported.into());
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let doorbell = self.bells.doorbell(attach.bell).ok_or_else(missing)?;
@@ -211,15 +209,25 @@ impl State {
                     Datagrams::new(endpoint, qpn, peer_qpn, features, allowance, throttle);
                 Kind::Datagrams(Box::new(datagrams))
             }
-            _ => Kind::Connected(Box::new(Connected::new(
-                endpoint,
-                service,
-                (qpn, peer_qpn),
-                features,
-                request_bytes,
-                allowance,
-                trains,
-            ))),
+            _ => {
+                let mut connected = Connected::new(
+                    endpoint,
+                    service,
+                    (qpn, peer_qpn),
+                    features,
+                    request_bytes,
+                    allowance,
+                    trains,
+                );
+                // Its process says so, and harms its own connection if it lies.
+                let state = attach.handover.as_deref().filter(|state| !state.is_empty());
+                if let Some(state) = state {
+                    let restored =
+                        Handover::from_bytes(state).and_then(|state| connected.restore(&state));
+                    restored.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+                }
+                Kind::Connected(Box::new(connected))
+            }
         };
         let (vnic, within) = (attach.vnic, attach.within);
         let ends = Ends { vnic, qpn, peer_qpn, service, flow, interface, within };
