@@ -30,6 +30,10 @@ const ANSWERS_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
 const REPLIES: Rate = Rate { per_second: 5000, at_once: 1024 };
 /// Budget: of those, to one address.
 const REPLIES_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
+/// Budget: questions of processes that carry links whether packets get to a vNIC that are answered.
+const TRIALS: Rate = Rate { per_second: 5000, at_once: 1024 };
+/// Budget: of those, from one address.
+const TRIALS_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
 /// Budget: notices of ports, of other Omniverbs to one vNIC, that are passed on, and answered at
 /// most once each: some for each connection. All that are left out come again.
 const NOTICES: Rate = Rate { per_second: 5000, at_once: 2048 };
@@ -57,6 +61,7 @@ pub(super) struct PerSenderLimits {
     answers: Shares,
     replies: Shares,
     notices: Shares,
+    trials: Shares,
     keys: Shares,
     /// Reported strangers, and when.
     told: HashMap<Stranger, u64>,
@@ -70,6 +75,7 @@ impl PerSenderLimits {
             management: Shares::new(MANAGEMENT, MANAGEMENT_OF_ONE, now),
             answers: Shares::new(ANSWERS, ANSWERS_OF_ONE, now),
             replies: Shares::new(REPLIES, REPLIES_OF_ONE, now),
+            trials: Shares::new(TRIALS, TRIALS_OF_ONE, now),
             notices: Shares::new(NOTICES, NOTICES_OF_ONE, now),
             keys: Shares::new(KEYS, KEYS_OF_ONE, now),
             told: HashMap::new(),
@@ -94,6 +100,11 @@ impl PerSenderLimits {
     /// Whether one more handshake from this address may be replied to.
     pub(super) fn may_reply(&mut self, to: IpAddr, now: u64) -> bool {
         self.replies.take(to, now)
+    }
+
+    /// Whether one more trial of the way from this address may be answered.
+    pub(super) fn may_answer_trial(&mut self, from: IpAddr, now: u64) -> bool {
+        self.trials.take(from, now)
     }
 
     /// Whether the control plane may be told of one more notice of ports from this address.

@@ -24,6 +24,12 @@ use omniverb_terms::{Errno, Operations, Qpn, Service, UnderlayRoute, VnicId};
 use omniverb_wire::{PORT, PortNotice};
 use std::net::IpAddr;
 
+/// How much longer a vNIC's links may take to be given, for each of them, in nanoseconds: a process
+/// gives one after the other.
+const EACH_LINK_TIME: u64 = 2_000_000;
+/// Budget: how long they may take at most, in nanoseconds.
+const GIVE_LINKS_TIME_MAX: u64 = 2_000_000_000;
+
 fn key(link: &EngineLink) -> (Qpn, RemotePeer) {
     (link.flow.qpn, link.flow.remote_peer())
 }
@@ -76,6 +82,7 @@ impl Linker<'_> {
             && route.cause == Cause::Requested
             && route.delivery == Delivery::Sent
             && !self.tenants.virtual_networks.has(vnic)
+            && self.tenants.policy(vnic).encryption.is_none()
     }
 
     /// Begins an exchange for a link that its process has carried since before this daemon was
@@ -124,8 +131,9 @@ impl Unlinker<'_> {
     ) -> Result<Done, Errno> {
         let link = self.carried_link(id, m.qpn, m.peer_qpn)?;
         let port = m.process_port().ok_or(Errno::EINVAL)?;
-        if let Some(exchange) = self.links.carried.get_mut(key(&link)) {
-            exchange.set_port(port, now);
+        let exchange = self.links.carried.get_mut(key(&link)).ok_or(Errno::ENOENT)?;
+        if !exchange.set_port(port, now) {
+            return Err(Errno::EPERM);
         }
         self.notice_due(key(&link), now);
         Ok(Done { take_back: 0 })
@@ -170,20 +178,21 @@ impl Unlinker<'_> {
         if carried.is_empty() || may_carry(self.tenants, self.network, self.observers, vnic) {
             return;
         }
+        let time = GIVE_LINK_TIME_NS.saturating_add(carried.len() as u64 * EACH_LINK_TIME);
         for key in carried {
-            self.ask_for_link(key);
+            self.ask_for_link(key, time.min(GIVE_LINKS_TIME_MAX));
         }
     }
 
-    /// The process of a carried link is to give it to the engine.
-    pub(super) fn ask_for_link(&mut self, (qpn, peer): (Qpn, RemotePeer)) {
+    /// The process of a carried link is to give it to the engine within this time.
+    pub(super) fn ask_for_link(&mut self, (qpn, peer): (Qpn, RemotePeer), time: u64) {
         let Some(link) = self.links.engine.get(qpn, peer).copied() else { return };
         let Some(exchange) = self.links.carried.get_mut((qpn, peer)) else { return };
         match exchange.carrier() {
             Carrier::Engine => {}
             Carrier::Survivor => self.carried_link_died(&link),
             Carrier::Process if exchange.ask_for() => {
-                let due = self.context.now().saturating_add(GIVE_LINK_TIME_NS);
+                let due = self.context.now().saturating_add(time);
                 self.context.timers.set(Timer::GiveLink { qpn, peer }, due);
                 let event = GiveLink { qpn, peer_qpn: peer.0 };
                 self.tenants.event(self.context, link.session, event);
@@ -234,9 +243,13 @@ impl Unlinker<'_> {
         }
     }
 
-    /// The way of a link's packets, if notices can take it.
+    /// The way of a link's packets, if notices can take it. They are in plain: a vNIC whose packets
+    /// are encrypted sends none and hears none.
     fn notice_route(&self, link: &EngineLink) -> Option<UnderlayRoute> {
         let EngineLink { vnic, flow, .. } = *link;
+        if self.tenants.policy(vnic).encryption.is_some() {
+            return None;
+        }
         let route = self.network.route_to(self.tenants, vnic, flow.sgid, flow.dgid);
         route.filter(|route| route.key.is_none())
     }

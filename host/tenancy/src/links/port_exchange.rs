@@ -7,12 +7,15 @@
 use omniverb_terms::Qpn;
 use omniverb_wire::{PORT, PortNotice};
 
-/// A notice that is not answered is sent again after these times, in nanoseconds: then always
-/// after the last of them.
+/// A notice that is not answered is sent again after these times, in nanoseconds, and then after
+/// the last of them.
 const PAUSES: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
-/// Budget: times that a notice is sent without an answer, half a minute. A notice of the peer
-/// begins anew.
+/// Budget: times that a notice is sent so, for half a minute. A notice of the peer begins anew.
 const NOTICES_MAX: usize = 33;
+/// From then on it is sent after this time, in nanoseconds: a flood may have hidden all others.
+const LATE_PAUSE: u64 = 30_000_000_000;
+/// Budget: ports that an end of a link names in its life. It changes sides once.
+const PORTS_MAX: u32 = 16;
 /// Ports below it are not an ordinary process's.
 const ORDINARY_PORTS: u16 = 1024;
 
@@ -39,7 +42,7 @@ impl Carrier {
 pub(crate) enum PeerNews {
     /// Packets are to go to this port.
     Port(u16),
-    /// The peer's process has died.
+    /// The peer's process has died, or does nothing but name ports.
     Gone,
 }
 
@@ -51,6 +54,8 @@ pub(crate) struct PortExchange {
     is_asked_for: bool,
     /// Our port, once it is known.
     port: Option<u16>,
+    /// Ports named by this end, and by the peer.
+    named: [u32; 2],
     /// Counts changes of our port, by the time.
     number: u64,
     /// The peer has heard the newest.
@@ -69,6 +74,7 @@ impl PortExchange {
             carrier,
             is_asked_for: false,
             port: None,
+            named: [0; 2],
             number: 0,
             is_heard: false,
             sent: 0,
@@ -101,15 +107,21 @@ impl PortExchange {
         self.set_port(PORT, now);
     }
 
-    /// The peer is to know this port from now on.
-    pub(crate) fn set_port(&mut self, port: u16, now: u64) {
+    /// The peer is to know this port from now on. False: too many were named.
+    pub(crate) fn set_port(&mut self, port: u16, now: u64) -> bool {
         if self.port == Some(port) {
-            return;
+            return true;
         }
+        // There is always one more for the engine.
+        if self.named[0] >= PORTS_MAX && port != PORT {
+            return false;
+        }
+        self.named[0] += 1;
         self.port = Some(port);
         self.number = now.max(self.number + 1);
         self.is_heard = false;
         self.sent = 0;
+        true
     }
 
     /// The notice that says how things are: from this queue pair to that. `None`: there is nothing
@@ -126,11 +138,14 @@ impl PortExchange {
         PortNotice { from, to, port: 0, is_question: false, number, heard }
     }
 
-    /// A notice was sent because the time had come: the pause until the next. `None`: no more.
+    /// A notice was sent because the time had come: the pause until the next. `None`: it was heard.
     pub(crate) fn next_pause(&mut self) -> Option<u64> {
-        let pause = PAUSES[self.sent.min(PAUSES.len() - 1)];
-        self.sent += 1;
-        (!self.is_heard && self.sent < NOTICES_MAX).then_some(pause)
+        self.sent = (self.sent + 1).min(NOTICES_MAX);
+        let pause = match self.sent < NOTICES_MAX {
+            true => PAUSES[(self.sent - 1).min(PAUSES.len() - 1)],
+            false => LATE_PAUSE,
+        };
+        (!self.is_heard).then_some(pause)
     }
 
     /// Takes a notice of the peer. A stale one, or one that names no port of a process, says
@@ -149,7 +164,11 @@ impl PortExchange {
         match notice.port {
             0 => Some(PeerNews::Gone),
             port if self.peer_port.replace(port) == Some(port) => None,
-            port => Some(PeerNews::Port(port)),
+            _ if self.named[1] >= PORTS_MAX => Some(PeerNews::Gone),
+            port => {
+                self.named[1] += 1;
+                Some(PeerNews::Port(port))
+            }
         }
     }
 
@@ -211,12 +230,30 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_notice_is_repeated_for_half_a_minute() {
+    fn an_end_that_names_ports_without_end_is_dead() {
+        let mut here = PortExchange::new(Carrier::Engine, 1);
+        let mut there = PortExchange::new(Carrier::Process, 1);
+        let mut heard = Vec::new();
+        for change in 0..100 {
+            let port = 50_000 + change % 2;
+            if !there.set_port(port, 2 + u64::from(change)) {
+                break;
+            }
+            heard.extend(here.hear(&notices(&there, ENDS)));
+        }
+        assert_eq!(heard.len(), PORTS_MAX as usize);
+        assert!(there.set_port(PORT, 200), "the engine can take it still");
+        assert_eq!(here.hear(&notices(&there, ENDS)), Some(PeerNews::Gone));
+    }
+
+    #[test]
+    fn an_unanswered_notice_is_repeated_ever_more_rarely() {
         let mut exchange = PortExchange::new(Carrier::Engine, 1);
-        let pauses: Vec<u64> = std::iter::from_fn(|| exchange.next_pause()).collect();
+        let pauses: Vec<u64> = std::iter::from_fn(|| exchange.next_pause()).take(40).collect();
         assert_eq!(pauses[..4], PAUSES);
-        let all: u64 = pauses.iter().sum();
+        let all: u64 = pauses.iter().take_while(|pause| **pause < LATE_PAUSE).sum();
         assert!((20_000_000_000..40_000_000_000).contains(&all), "{all}");
+        assert_eq!(pauses[39], LATE_PAUSE);
         let mut there = PortExchange::new(Carrier::Process, 1);
         there.set_port(50_001, 2);
         exchange.hear(&notices(&there, ENDS));

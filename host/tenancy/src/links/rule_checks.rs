@@ -15,6 +15,7 @@ use crate::row_keys::{LinkKey, SessionId};
 use crate::rules::vnic_rules::{Refusal, RuleEnd};
 use crate::vnics_and_policies::Tenants;
 use omniverb_session::body::{CLOSED_BY_NETWORK, CLOSED_BY_PEER, LinkRefuses, TAKE_ALL, TakeBack};
+use omniverb_session::carried_links::GIVE_LINK_TIME_NS;
 use omniverb_terms::{Gid, Operations, Qpn, Rkey, Service, VnicId};
 use std::collections::BTreeSet;
 
@@ -296,7 +297,7 @@ impl Unlinker<'_> {
         self.tenants.event(self.context, session, told);
         self.context.act(Action::RefuseEngine { vnic, qpn, peer_qpn: peer, inbound, outbound });
         if !outbound.is_empty() {
-            self.ask_for_link((qpn, flow.remote_peer()));
+            self.ask_for_link((qpn, flow.remote_peer()), GIVE_LINK_TIME_NS);
         }
     }
 }

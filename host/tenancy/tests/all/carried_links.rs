@@ -5,7 +5,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::carried_links::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Limits, Path, PathReason, Policy, RateLimit};
+use omniverb_tenancy::{Action, KeyGeneration, Limits, Path, PathReason, Policy, RateLimit};
 use omniverb_terms::{Errno, Qpn, Service};
 use omniverb_wire::{PORT, PortNotice};
 
@@ -200,6 +200,41 @@ fn a_link_is_given_to_the_engine_when_a_limit_is_set() {
     assert!(bench.tenancy.is_empty());
 }
 
+/// Notices are in plain, and say nothing to a vNIC whose packets are encrypted.
+#[test]
+fn an_encrypted_vnic_neither_says_nor_hears_ports() {
+    let encrypted = Policy { encryption: Some(KeyGeneration(7)), ..Policy::default() };
+    let mut bench = bench_that_carries();
+    let qpn = qp(&mut bench, 1, Service::Rc);
+    call(&mut bench, 1, to(qpn, 1, PEER, OTHER));
+    assert_eq!(notices(&mut bench).len(), 1);
+    let actions = bench.tenancy.set_policy(vnic(1), encrypted).1;
+    bench.carry_out(actions);
+    bench.wait(SECOND);
+    say(&mut bench, qpn, 0, (7, 0));
+    assert_eq!(notices(&mut bench), []);
+    assert_eq!(paths(&bench, 1).len(), 1, "a forged death is no death");
+    let other = qp(&mut bench, 1, Service::Rc);
+    call(&mut bench, 1, offer(other));
+    assert_eq!(notices(&mut bench), []);
+    bench.end(1);
+    assert_eq!(notices(&mut bench), []);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn a_process_with_many_links_has_longer_to_give_them() {
+    let mut bench = bench_that_carries();
+    let qpns: Vec<Qpn> = (0..500).map(|_| carried(&mut bench)).collect();
+    let actions = bench.tenancy.set_policy(vnic(1), limited()).1;
+    bench.carry_out(actions);
+    for qpn in qpns {
+        bench.wait(2_000_000);
+        assert_eq!(call(&mut bench, 1, AttachLink::fresh(qpn, PEER)), done());
+    }
+    bench.end(1);
+}
+
 #[test]
 fn a_link_that_is_not_given_in_time_fails() {
     let mut bench = bench_that_carries();
@@ -208,7 +243,8 @@ fn a_link_that_is_not_given_in_time_fails() {
     bench.carry_out(actions);
     bench.wait(GIVE_LINK_TIME_NS - 1);
     bench.told.clear();
-    bench.wait(1);
+    // It is given two milliseconds more for each link.
+    bench.wait(2_000_001);
     let told = bench.told.clone();
     let closed = LinkClosed { qpn, peer_qpn: PEER, reason: CLOSED_BY_DEATH, reserved: 0 };
     assert!(events(&mut bench, 1).contains(&closed.into()));

@@ -9,7 +9,6 @@ use crate::worker::vnic_psp_tunnel::{Decrypted, VnicTunnel};
 use omniverb_psp::tunnel::TunnelEvent;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
-use omniverb_wire::PortNotice;
 
 impl State {
     /// Packets of a vNIC are encrypted from now on, by other keys, or no more.
@@ -77,11 +76,9 @@ impl State {
     ) {
         let mut is_packet = false;
         for one in train.chunks(stride.max(1)) {
-            let is_plain =
-                handshake_datagram::read(one).is_some() || PortNotice::read(one).is_some();
-            match is_plain {
-                true => self.not_a_packet(vnic, arrival, one),
-                false => is_packet = true,
+            match handshake_datagram::read(one) {
+                Some(_) => self.not_a_packet(vnic, arrival, one),
+                None => is_packet = true,
             }
         }
         let home = self.vnics.get_mut(vnic).filter(|_| is_packet);

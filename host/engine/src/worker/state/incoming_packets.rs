@@ -90,7 +90,7 @@ impl State {
         }
         let answer = names.answers(qpn, peer_qpn);
         let (Some(answer), Some(home)) = (answer, self.vnics.get_mut(at)) else { return };
-        if home.reports.may_notice(from.0, clock::now()) {
+        if home.reports.may_answer_trial(from.0, clock::now()) {
             home.sockets.answer_port(&answer, from, arrival.interface);
         }
     }
