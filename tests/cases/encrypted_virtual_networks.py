@@ -68,8 +68,8 @@ def _attacked(scene):
 
 def _fails(scene, tenant):
     """A connection of a tenant is not to be; what `omniverb status` says of it while it lasts."""
-    running = client_server.Duet(scene.pairs[tenant],
-                                 ["ib_send_bw", "-F", "-x", "0", "-s", "8", "-n", "1000"])
+    running = client_server.Duet(scene.pairs[tenant], ["ib_send_bw", "-F", "-x", "0", "-s", "8",
+                                                       "-n", "1000", "-u", "17"])
     reasons = set()
 
     def is_over():

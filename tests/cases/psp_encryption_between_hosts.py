@@ -194,7 +194,8 @@ def _rotation(scene):
 
 def _fails(scene):
     """A connection that is not to be; what `omniverb status` says of it while it lasts."""
-    running = client_server.Duet(scene.hosts, ["ib_send_bw", "-F", "-s", "8", "-n", "1000"])
+    running = client_server.Duet(scene.hosts, ["ib_send_bw", "-F", "-s", "8", "-n", "1000",
+                                               "-u", "17"])
     said = set()
     end = time.monotonic() + 50
     while running.client.poll() is None and time.monotonic() < end:
