@@ -306,8 +306,9 @@ impl Packets {
 
     /// Serves a link over this memory.
     pub(crate) fn attach(&self, end: &EngineEnd, shared: &Shared) {
-        let memory = (&shared.link, shared.bell.as_ref());
-        self.attach_at(end, memory, (PORT, None));
+        // A process that carries its other links has a doorbell that the engine does not have.
+        let doorbell = shared.bell.clone().or_else(|| self.carried.doorbell(end));
+        self.attach_at(end, (&shared.link, doorbell.as_ref()), (PORT, None));
     }
 
     /// Keeps the memory of a link that its process carries, to serve it when that is wanted.

@@ -53,9 +53,13 @@ impl CarriedLinkMemory {
     /// Takes a link that the engine is to serve.
     pub(super) fn take(&mut self, link: (Qpn, Qpn)) -> Option<GivenLink> {
         let (end, memory) = self.links.remove(&link)?;
-        let doorbell = self.doorbells.get(&end.session);
-        let doorbell = doorbell.filter(|(number, _)| *number == end.ready.bell);
-        let doorbell = doorbell.map(|(_, memory)| memory.clone());
+        let doorbell = self.doorbell(&end);
         Some((end, memory, doorbell))
+    }
+
+    /// That of the doorbell of a link, if it is known.
+    pub(super) fn doorbell(&self, end: &EngineEnd) -> Option<Memory> {
+        let (number, memory) = self.doorbells.get(&end.session)?;
+        (*number == end.ready.bell).then(|| memory.clone())
     }
 }
