@@ -257,9 +257,9 @@ static void while_under_way(unsigned k, uint64_t skip, uint32_t bytes, unsigned 
     for (unsigned i = 0; i < depth; i++)
         post(qp, o);
     unsigned long done = 0;
-    uint64_t deadline = now_ns() + 5000000000ull;
+    uint64_t deadline = now_ns() + 30000000000ull;
     for (unsigned left = depth; left;) {
-        struct ibv_wc wc = completion(cq, 3000);
+        struct ibv_wc wc = completion(cq, 20000);
         if (wc.status) {
             if (left-- == depth)
                 check(wc.status == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(wc.status));
