@@ -149,8 +149,8 @@ def _killed(victim):
 
 
 def _all_carried(hosts, side):
-    """A soak all of whose queue pairs are carried on this side. On a busy machine a trial of the way
-    may fail, and the daemon has that queue pair."""
+    """A soak all of whose queue pairs are carried on this side. On a busy machine a trial of the
+    way may fail, and the daemon has that queue pair."""
     for _ in range(5):
         running = _soak(hosts, 400_000)
         time.sleep(2)
