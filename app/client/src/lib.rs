@@ -33,6 +33,7 @@ mod progress_thread_state;
 mod qp_statistics_area;
 mod queue_pair_records;
 mod region_extents_by_rkey;
+mod retry_until;
 mod shared_qp;
 mod sibling_library_event_subscribers;
 mod sibling_library_fds;

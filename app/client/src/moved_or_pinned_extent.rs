@@ -2,20 +2,16 @@
 //! map it, or that stays where it is in a virtual machine's memory, where the host's engine can.
 
 use crate::page_take_back_thread::RevokerStay;
+use crate::retry_until::retry_until;
 use omniverb_adopt::{AdoptedPages, ReleaseError};
 use omniverb_device::{OwnMapping, Region};
 use omniverb_session::body;
-use omniverb_sys::clock;
 use omniverb_sys::io_uring_pin::Pin;
 use omniverb_terms::Errno;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
-
-/// Between two looks whether copies have left an own mapping.
-const MOMENT: Duration = Duration::from_millis(1);
 
 /// How pages move back.
 #[derive(Clone, Copy)]
@@ -34,14 +30,11 @@ impl Release {
             own.end();
             return true;
         };
-        while !own.try_end() {
-            if clock::now() >= until {
-                own.stay();
-                return false;
-            }
-            std::thread::sleep(MOMENT);
+        let has_ended = retry_until(until, || own.try_end().then_some(())).is_some();
+        if !has_ended {
+            own.stay();
         }
-        true
+        has_ended
     }
 
     fn release(self, pages: AdoptedPages) -> Result<(), ReleaseError> {

@@ -4,11 +4,11 @@
 use crate::memory_from_daemon;
 use crate::moved_or_pinned_extent::{Extent, Release};
 use crate::page_take_back_thread::RevokerStay;
+use crate::retry_until::retry_until;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::page_grant_pacing;
 use omniverb_session::{body, page_rights};
-use omniverb_sys::clock;
 use omniverb_sys::io_uring_pin::Pin;
 use omniverb_sys::{lock, mapping_as_ring_window, try_lock};
 use omniverb_terms::{Errno, Qpn, Rkey};
@@ -16,7 +16,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 /// Threads that are forking: no pages are moved to where peers have them meanwhile.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
@@ -35,9 +34,6 @@ pub(crate) fn let_pages_move() {
 pub(crate) fn let_pages_move_in_child() {
     FORKING.store(0, Ordering::SeqCst);
 }
-
-/// Between two looks whether pages move still.
-const MOMENT: Duration = Duration::from_millis(1);
 
 /// Extents of one region: the daemon makes no more of a region of any size.
 const EXTENTS_MAX: usize = 192;
@@ -118,15 +114,10 @@ impl Keys {
         lock(&self.moving)
     }
 
-    /// The same, waiting until then, a time of the clock. `None`: others move some still.
+    /// As [`Keys::move_pages`], but waits no longer than until this time of the clock. `None`:
+    /// others move some still.
     pub(crate) fn move_pages_until(&self, until: u64) -> Option<MutexGuard<'_, ()>> {
-        loop {
-            let guard = try_lock(&self.moving);
-            if guard.is_some() || clock::now() >= until {
-                return guard;
-            }
-            std::thread::sleep(MOMENT);
-        }
+        retry_until(until, || try_lock(&self.moving))
     }
 
     /// The same without waiting, to where peers have them; `None` if others move some, or the

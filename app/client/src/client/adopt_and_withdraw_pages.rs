@@ -8,6 +8,7 @@ use super::pages_granted_to_peers::{GrantedPages, RevocationMode};
 use crate::daemon_messages_with_fds::MessageWithFiles;
 use crate::moved_or_pinned_extent::{Extent, Release};
 use crate::region_extents_by_rkey::{Key, Keys, OtherKeysBytes};
+use crate::retry_until::retry_until;
 use crate::vm_window_loans;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;
@@ -308,15 +309,7 @@ fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
 /// Revokes what was granted by queue pairs. False: one of them is at a request still at this time
 /// of the clock, perhaps in this very thread, and none but some others have revoked anything.
 fn revoke_grants_until(qps: &[Arc<Qp>], until: u64) -> bool {
-    qps.iter().all(|qp| {
-        loop {
-            let is_revoked = qp.try_revoke_grants();
-            if is_revoked || clock::now() >= until {
-                return is_revoked;
-            }
-            std::thread::sleep(MOMENT);
-        }
-    })
+    qps.iter().all(|qp| retry_until(until, || qp.try_revoke_grants().then_some(())).is_some())
 }
 
 /// Lets peers come back that are at pages that were granted to them, so that what they do there is

@@ -46,23 +46,18 @@ impl Client {
         page: DoorbellPage<Window>,
         peer: Arc<dyn Doorbell>,
     ) -> Result<LinkBells, Errno> {
+        let of_peer = (peer, ready.peer_slot);
         if ready.carried == 0 {
-            return Ok(LinkBells { page, doorbell: peer, slot: ready.peer_slot, engine: None });
+            let (doorbell, slot) = of_peer;
+            return Ok(LinkBells { page, doorbell, slot, engine: None });
         }
         if ready.engine == 0 || ready.side != 0 || ready.loopback != 0 {
             return Err(Errno::EPROTO);
         }
         // Without a doorbell of its own the engine serves it from the beginning.
-        let Ok((doorbell, slot)) = self.carried.bell_of(ready.qpn) else {
-            let slot = ready.peer_slot;
-            return Ok(LinkBells {
-                page,
-                doorbell: peer.clone(),
-                slot,
-                engine: Some((peer, slot)),
-            });
-        };
-        Ok(LinkBells { page, doorbell, slot, engine: Some((peer, ready.peer_slot)) })
+        let bell = self.carried.bell_of(ready.qpn);
+        let (doorbell, slot) = bell.unwrap_or_else(|_| of_peer.clone());
+        Ok(LinkBells { page, doorbell, slot, engine: Some(of_peer) })
     }
 
     /// Carries a link that a queue pair has just got, if it is to be carried.
@@ -80,8 +75,7 @@ impl Client {
         let link = CarriedLink { parts, qpn, peer_qpn, local, peer, engine };
         if self.carried.carry(link, DeviceShared(self.shared.clone())).is_some() {
             // It may have been destroyed or reset meanwhile, before there was something to end.
-            let leads_there = |qp: Arc<Qp>| qp.peers().iter().any(|peer| peer.qpn == peer_qpn);
-            match self.qps.get(qpn).is_some_and(leads_there) {
+            match self.is_linked(qpn, peer_qpn) {
                 true => self.defer(DeferredCall::TellPort { qpn }),
                 false => self.carried.end_link(qpn, peer_qpn),
             }
@@ -147,10 +141,15 @@ impl Client {
     /// The engine does not take a link, or its daemon is gone, unless the queue pair has been reset
     /// meanwhile.
     fn fail_given(&self, qpn: Qpn, peer_qpn: Qpn) {
-        let leads_there = |qp: &Arc<Qp>| qp.peers().iter().any(|peer| peer.qpn == peer_qpn);
-        if !self.carried.has(qpn) && self.qps.get(qpn).is_some_and(|qp| leads_there(&qp)) {
+        if !self.carried.has(qpn) && self.is_linked(qpn, peer_qpn) {
             self.fail_carried(qpn);
         }
+    }
+
+    /// Whether there is such a queue pair, and a link of it leads to this peer.
+    fn is_linked(&self, qpn: Qpn, peer_qpn: Qpn) -> bool {
+        let leads_there = |qp: Arc<Qp>| qp.peers().iter().any(|peer| peer.qpn == peer_qpn);
+        self.qps.get(qpn).is_some_and(leads_there)
     }
 
     /// A carried link has come to nothing: its queue pair fails as if the engine had died.
