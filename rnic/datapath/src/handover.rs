@@ -8,7 +8,7 @@
 //!
 //! **Trust.** The bytes come from a process that may be hostile. [`Handover::from_bytes`] checks
 //! their form, and keeps no more than they have; [`Connected::restore`] checks the rest against the
-//! link and the configuration. What passes can make the queue pair say nonsense to its own peer,
+//! link and the configuration. What passes can make the queue pair send wrong packets to its peer,
 //! as its owner could by itself, and no more.
 //!
 //! [`Connected::restore`]: crate::queue_pair::connected_qp::Connected::restore

@@ -2,7 +2,7 @@
 //! another process.
 //!
 //! Out of [`crate::Connection::snapshot`]. The new end need not believe it: every value is checked,
-//! and what passes leads to a connection that may say nonsense to its own peer, and does no other
+//! and with values that pass a connection may send its own peer wrong packets, and does no other
 //! harm. Times, round trips and windows begin anew.
 
 use omniverb_terms::{Psn, Rkey};
@@ -97,11 +97,11 @@ pub struct UnansweredPart {
 pub struct RememberedSnapshot {
     /// PSNs from its first one to the one that is expected.
     pub back: u32,
-    /// What is said then.
+    /// What its repetition is answered with.
     pub answer: RememberedAnswer,
 }
 
-/// What is said to something that is asked for again.
+/// How a repeated READ or atomic is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // as in `ReadRequest`
 pub enum RememberedAnswer {

@@ -1,6 +1,6 @@
 //! Doorbells of a link both ends of which are in this process.
 
-use super::thread_sleep::Waker;
+use super::network_thread_sleep::Waker;
 use omniverb_link::Doorbell;
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_sys::doorbell_listener;

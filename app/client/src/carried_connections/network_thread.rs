@@ -6,9 +6,9 @@
 //! missed that (decision 0001), and then sleeps without a limit. It ends when nothing was carried
 //! for a second.
 
+use super::network_thread_sleep::Sleep;
 use super::poll_precedence::{PAUSE_FIRST, PollPrecedence};
 use super::served_links::{Driver, TurnReport};
-use super::thread_sleep::Sleep;
 use omniverb_datapath::hosted_links::Next;
 use omniverb_sys::clock;
 use std::num::NonZeroU64;

@@ -45,7 +45,7 @@ pub(super) enum Driver {
     Post,
     /// The network thread, which serves queue pairs afterwards.
     Thread,
-    /// The same, after it has.
+    /// The network thread, after it has served queue pairs: what is left to send goes now.
     Last,
 }
 

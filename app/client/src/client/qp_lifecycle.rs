@@ -257,7 +257,7 @@ pub(super) enum Purpose {
     Connect,
     /// It was made by the daemon before, and is only to be recorded.
     Record,
-    /// The same of one that this process carries.
+    /// It was made by the daemon before, and this process carries it: only to be recorded.
     RecordCarried,
 }
 

@@ -17,8 +17,8 @@ use omniverb_link::poller_sleep::PollerNap;
 
 /// Empty polls in a row that are made without a pause.
 const PATIENCE: u32 = 4;
-/// The same where polls read the network themselves: they take longer than an answer of an idle
-/// host. On a busy one the processor is of more use to others, a peer on it among them.
+/// As `PATIENCE`, where polls read the network themselves: so many take longer than an answer of an
+/// idle host. On a busy one the processor is of more use to others, a peer on it among them.
 const PATIENCE_CARRYING: u32 = 64;
 
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.

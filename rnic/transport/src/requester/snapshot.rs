@@ -1,6 +1,6 @@
 //! Takes the state of a requester out, and puts it into another one that goes on with it.
 //!
-//! What is under way need not be over: the layer above, which has the memory of these requests,
+//! Requests may be under way: the layer above, which has the memory of these requests,
 //! submits them to the new requester again, and they get the PSNs that they had.
 
 use super::probe_after_timeout::ProbeWindow;

@@ -4,8 +4,8 @@
 use super::carried_link::{CarriedLink, Outcome};
 use super::doorbells::{NetworkBell, QueuePairBell, ServedByThread};
 use super::network_thread::{self, NetworkTurns, QueuePairServer};
+use super::network_thread_sleep::Sleep;
 use super::served_links::{Driver, ServedLinks, TurnReport};
-use super::thread_sleep::Sleep;
 use crate::errno_conversion::errno_of;
 use crate::fork;
 use crate::signal_free_thread::spawn_quietly;
@@ -177,7 +177,7 @@ impl CarriedConnections {
         self.forget_outcomes(qpn);
     }
 
-    /// The same, if the link leads there.
+    /// As [`CarriedConnections::end`], if the queue pair's link leads to this peer.
     pub(crate) fn end_link(&self, qpn: Qpn, peer_qpn: Qpn) {
         self.with_links(|served| {
             if served.has(qpn, peer_qpn) {
